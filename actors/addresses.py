@@ -1,7 +1,8 @@
 """The address at which the processes of a cluster reach each other."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from coa.json_object import JsonView
 
 LOOPBACK = "127.0.0.1"
 
@@ -17,6 +18,6 @@ def node_address() -> str:
     return own if state.get_cluster_config() is not None else reached_at(own, ray.nodes())
 
 
-def reached_at(own: str, nodes: Sequence[Mapping[str, Any]]) -> str:
+def reached_at(own: str, nodes: Sequence[JsonView]) -> str:
     """The node's own address, or loopback if there is no other live node. nodes: the result of `ray.nodes()`."""
     return own if sum(node["Alive"] for node in nodes) > 1 else LOOPBACK

@@ -32,7 +32,7 @@ from actors.tools.remote import ExecutorActor
 from benchmarks.constrained import make_model
 from benchmarks.harness import report
 from benchmarks.speed.runs import recipe
-from benchmarks.speed.synthetic import SyntheticEngine, SyntheticLearning
+from benchmarks.speed.synthetic import SyntheticEngine, SyntheticLearnerGroup
 from cluster.engine_actor import launcher
 from cluster.pool import EnginePool
 from cluster.session import SessionConfig, session
@@ -84,7 +84,7 @@ class Watched:
 
 async def play(run: RunDir, pool: Any, learn_s: float) -> tuple[Watched, Sequence[Mapping[str, Any]]]:
     watched = Watched()
-    learning = learners_of(run, SyntheticLearning, publish=False)
+    learning = learners_of(run, SyntheticLearnerGroup, publish=False)
     learning.learn_s = learn_s
     with run.console.stage("rl", run.config.rl.steps) as stage:
         async with learning:

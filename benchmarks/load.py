@@ -21,8 +21,8 @@ from typing import Any
 import aiohttp
 
 from benchmarks.harness import ROOT
+from coa.json_object import Json
 
-Json = dict[str, Any]
 PAUSE_S = 0.1
 """After which a request that has no token yet counts as waiting for a slot."""
 FREED_S = 0.7

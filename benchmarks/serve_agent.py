@@ -28,7 +28,7 @@ from actors.rollout.engine import RolloutEngine
 from actors.tools.executor import ExecutorConfig
 from actors.tools.remote import ExecutorActor
 from benchmarks.harness import median_ratio, report
-from benchmarks.load import Json, ask
+from benchmarks.load import ask
 from benchmarks.served import NAME, coa_server, make_model
 from cluster.engine_actor import launcher
 from cluster.health import PoolConfig
@@ -39,6 +39,7 @@ from coa.agent.episode import AgentConfig, Grammar, Limits
 from coa.demo.guest import TinyConfig, TinyWorld
 from coa.grading.rewards import RewardConfig
 from coa.grading.toolset import ToolsConfig
+from coa.json_object import Json
 from coa.types import Task
 from jobs.run.agent_file import write_agent
 from jobs.stages.services import make_tools

@@ -6,9 +6,8 @@ add a node. Ray never restarts the actor: only the pool replaces engines.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-import ray
 from ray.exceptions import (
     ActorUnavailableError,
     ObjectLostError,
@@ -25,6 +24,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from actors.handles import Handle, kill, start_actor
 from actors.messages import EpisodeId, EpisodeOrder, EventBatch, Publication, SyncReport
 from actors.rollout.clocks import BusyReport
 from actors.tools.remote import ToolClient
@@ -72,7 +72,7 @@ Launch = Callable[[str], Awaitable[Engine]]
 class EngineActor:
     """An Engine that runs as a Ray actor."""
 
-    def __init__(self, handle: Any, place: PlacementGroup, node: str, incarnation: str, tools: ToolClient) -> None:
+    def __init__(self, handle: Handle, place: PlacementGroup, node: str, incarnation: str, tools: ToolClient) -> None:
         """tools: they refuse the engine's calls once it has ended."""
         self._handle, self._place, self._tools = handle, place, tools
         self.node, self.incarnation = node, incarnation
@@ -98,7 +98,7 @@ class EngineActor:
         return [self._only(taken)] if len(ids) == 1 else taken
 
     @staticmethod
-    async def _only(taken: Any) -> Scored:
+    async def _only(taken: Awaitable[Sequence[Scored]]) -> Scored:
         [scored] = await taken
         return scored
 
@@ -121,11 +121,13 @@ class EngineActor:
     def kill(self) -> None:
         # The process may only be suspended and could continue later.
         self._tools.refuse([self.incarnation])
-        ray.kill(self._handle)
+        kill(self._handle)
         remove_placement_group(self._place)
 
 
-def launcher(engine: type, placement: PlacementConfig, tools: ToolClient, *arguments: Any, **settings: Any) -> Launch:
+def launcher(
+    engine: type, placement: PlacementConfig, tools: ToolClient, *arguments: object, **settings: object
+) -> Launch:
     """Returns a function that launches actors of the class `engine` with these arguments, an `incarnation` and the
     `tools`."""
     bundle = {"CPU": placement.engine_cpus, "GPU": placement.engine_gpus}
@@ -137,19 +139,14 @@ def launcher(engine: type, placement: PlacementConfig, tools: ToolClient, *argum
             while not await asyncio.to_thread(place.wait, LOOK_EVERY_S):
                 pass
             [node] = (await asyncio.to_thread(placement_group_table, place))["bundles_to_node_id"].values()
-            actor: Any = ray.remote(with_signs(engine))
-            handle = actor.options(
-                num_cpus=placement.engine_cpus,
-                num_gpus=placement.engine_gpus,
-                max_concurrency=10_000,
-                max_restarts=0,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(place),
-            ).remote(
-                *arguments,
-                incarnation=incarnation,
-                tools=tools,
-                **settings,
-            )
+            options = {
+                "num_cpus": placement.engine_cpus,
+                "num_gpus": placement.engine_gpus,
+                "max_concurrency": 10_000,
+                "scheduling_strategy": PlacementGroupSchedulingStrategy(place),
+            }
+            kind = with_signs(engine)
+            handle = start_actor(kind, options, *arguments, incarnation=incarnation, tools=tools, **settings)
         except BaseException:
             remove_placement_group(place)
             raise

@@ -82,9 +82,9 @@ class Flights:
         """Plays the episode to its end; raises EpisodeFailed, or EngineDied if the engine ends first. If this is
         cancelled, the episode is cancelled on the engine too."""
         link, episode = self._link, flight.order.id
-        if self._known(episode):
+        if self._is_known(episode):
             # Wait until no event can be about an earlier start of the same episode.
-            await link.unless_over(link.changes.wait_for(lambda: not self._known(episode)))
+            await link.unless_over(link.changes.wait_for(lambda: not self._is_known(episode)))
         if link.over.done():
             raise EngineDied(link.health.why)
         playing = _Playing(flight, flight.rest(), asyncio.get_running_loop().create_future())
@@ -100,17 +100,17 @@ class Flights:
             self._tokens -= flight.tokens
             if playing.outcome.cancelled() and playing.started and not playing.ended:
                 self._leaving[episode] = None
-                link.beside(self._cancel(episode))
+                link.spawn(self._cancel(episode))
             link.changes.changed()
 
-    def _known(self, episode: EpisodeId) -> bool:
+    def _is_known(self, episode: EpisodeId) -> bool:
         return episode in self._playing or episode in self._leaving
 
     def _send(self, playing: _Playing) -> None:
         """Queues an order; orders that come one right after the other are sent in one call."""
         self._unsent.append(playing)
         if len(self._unsent) == 1:
-            self._link.beside(self._start())
+            self._link.spawn(self._start())
 
     async def _start(self) -> None:
         # Places are given away one by one, each in its own turn of the event loop.
@@ -153,7 +153,7 @@ class Flights:
         self.heard = batch.first + len(batch.events)
         self._forget()
         if ended:
-            self._link.beside(self._take(ended))
+            self._link.spawn(self._take(ended))
 
     async def _take(self, ended: Sequence[EpisodeId]) -> None:
         """Fetches results into this process before it lets the engine forget them."""

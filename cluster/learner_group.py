@@ -3,34 +3,38 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError
 
+from actors.handles import Handle, kill, start_actor, start_restartable
 from actors.learner.buffer import Committed, Event, Finished, Started, Stepped, TrajectoryBuffer
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.loop import LearnJob, learn
-from actors.restarted import restarted
 from actors.weights.transport import WeightsConfig
 from cluster.learners.attempts import abort, attempts
 from cluster.learners.last_checkpoint import LastCheckpoint
 from cluster.learners.left import remove_left_groups
 from cluster.resources import PlacementConfig, Role, beside_driver
-from cluster.watch import ready, watched_services
+from cluster.watch import Ask, ready, watched_services
 from cluster.weights import RayShelf, close_directory, start_directory
+from coa.concurrency import Work
 from coa.errors import DiskFull, OutOfMemory, ReadOnlyDisk, UserError
 from coa.learning.orders import Train, has_checkpoint
 from coa.storage.checkpoints import CheckpointFolder, Mended, mend
 from coa.storage.files import of_disk
 from coa.storage.keeping import Keeping
 from coa.types import Tokens
+
+if TYPE_CHECKING:
+    from ray.train.torch import TorchTrainer
 
 logger = logging.getLogger(__name__)
 WATCH_S = 15.0
@@ -49,12 +53,12 @@ class Learners(Protocol):
 
     replicas: int
 
-    def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]": ...
+    def spawn(self, work: Work[None]) -> "asyncio.Task[None]": ...
 
     async def put(self, train: Train, epoch: int, /) -> bool: ...
 
 
-class Learning:
+class LearnerGroup:
     """Runs the learners within `async with`. If the folder has checkpoints of a run of the same name, learners continue
     from the last checkpoint."""
 
@@ -90,7 +94,7 @@ class Learning:
         self.replicas = learner.replicas
         """Shares that a batch is dealt in."""
         self._buffer = start_buffer(keeping, ranks=learner.ranks, steps=last or steps, publish=publish)
-        self._directory: Any = start_directory() if publish else None
+        self._directory = start_directory() if publish else None
         self._job = LearnJob(
             model_dir=str(model_dir),
             model=model,
@@ -99,7 +103,7 @@ class Learning:
             steps=steps,
             buffer=self._buffer,
             publish=publish,
-            shelf=RayShelf(self._directory) if publish else None,
+            shelf=None if self._directory is None else RayShelf(self._directory),
             weights=weights or WeightsConfig(),
             takes_turns=takes_turns,
             probe=probe,
@@ -110,23 +114,23 @@ class Learning:
             keeping=keeping,
         )
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._controller: Any = None
+        self._controller: Handle | None = None
         """Ray Train's controller actor, once it is started."""
         self._over = False
         """Whether the learners are being killed before their end."""
-        self._beside: set[asyncio.Task[None]] = set()
+        self._spawned: set[asyncio.Task[None]] = set()
         self._watch, self._opened = watched_services(self._services(), say), ExitStack()
         self._has_checkpoint = partial(has_checkpoint, steps=last or steps, checkpoint_every=keeping.every)
         self._last = LastCheckpoint(keeping.config.grace_s, partial(surely, self._buffer.checkpoint.remote), say)
 
-    def _services(self) -> dict[str, Any]:
+    def _services(self) -> dict[str, Ask]:
         directory = {} if self._directory is None else {"the directory of weights": ready(self._directory)}
         return {"the buffer of the learners": ready(self._buffer)} | directory
 
-    async def __aenter__(self) -> "Learning":
+    async def __aenter__(self) -> "LearnerGroup":
         loop = asyncio.get_running_loop()
         await self._watch.__aenter__()
-        self._opened.enter_context(self._last.on_sigterm(self.beside))
+        self._opened.enter_context(self._last.on_sigterm(self.spawn))
 
         def fit() -> None:
             error: BaseException | None = None
@@ -165,7 +169,7 @@ class Learning:
 
     async def _close(self, *, failed: bool) -> None:
         await self._watch.__aexit__(None, None, None)
-        for task in self._beside:
+        for task in self._spawned:
             task.cancel()
         if failed:
             await self._end()
@@ -174,7 +178,7 @@ class Learning:
             await self._ended
         if self._directory is not None:
             await close_directory(self._directory)
-        ray.kill(self._buffer)
+        kill(self._buffer)
 
     async def _end(self) -> None:
         """Ends the learners, and joins the thread that waits for them, which must not use Ray after its shutdown."""
@@ -183,19 +187,18 @@ class Learning:
             await asyncio.to_thread(abort, self._controller)
         await asyncio.to_thread(self._thread.join, ENDS_S)
 
-    def _control(self, **arguments: Any) -> Any:
+    def _control(self, **arguments: object) -> object:
         """Replaces Ray Train's method that starts the controller, to get the controller's handle."""
         from ray.train.v2._internal.constants import get_env_vars_to_propagate
         from ray.train.v2._internal.execution.controller import TrainController
 
         remove_left_groups()
-        actor: Any = ray.remote(TrainController)
-        environment = {"env_vars": get_env_vars_to_propagate()}
-        self._controller = actor.options(runtime_env=environment, **beside_driver()).remote(**arguments)
+        options = {"runtime_env": {"env_vars": get_env_vars_to_propagate()}, **beside_driver()}
+        self._controller = controller = start_actor(TrainController, options, **arguments)
         if self._over:
-            ray.kill(self._controller)
-        ray.get(self._controller.run.remote())
-        return ray.get(self._controller.get_result.remote())
+            kill(controller)
+        ray.get(controller.run.remote())
+        return ray.get(controller.get_result.remote())
 
     def _settle(self, error: BaseException | None) -> None:
         if self._ended.done():
@@ -203,20 +206,20 @@ class Learning:
         # After a requested end nothing awaits the future, so its error is dropped.
         self._ended.set_result(None) if error is None or self._over else self._ended.set_exception(error)
 
-    def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def spawn(self, work: Work[None]) -> "asyncio.Task[None]":
         """Runs `work` beside the learners until either ends; if `work` fails, `events` raises its error."""
         task = asyncio.ensure_future(work)
-        self._beside.add(task)
+        self._spawned.add(task)
 
         def done(task: "asyncio.Task[None]") -> None:
-            self._beside.discard(task)
+            self._spawned.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
                 self._settle(error)
 
         task.add_done_callback(done)
         return task
 
-    def _trainer(self) -> Any:
+    def _trainer(self) -> "TorchTrainer":
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -298,9 +301,9 @@ class Learning:
             return False
 
 
-def start_buffer(keeping: Keeping, *, ranks: int, steps: int, publish: bool) -> Any:
+def start_buffer(keeping: Keeping, *, ranks: int, steps: int, publish: bool) -> Handle:
     """The handle of a new TrajectoryBuffer. steps: the version at which the learners end."""
-    return restarted(
+    return start_restartable(
         TrajectoryBuffer,
         {"max_concurrency": 1000, **beside_driver()},
         ranks=ranks,

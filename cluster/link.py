@@ -1,14 +1,15 @@
 """Calls of one engine: their errors update its health, and calls of an ended engine fail at once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from ray.exceptions import RayError
 
 from cluster.engine_actor import Engine, fault_of, why_of
 from cluster.health import FINAL, Fault, Health, State
+from coa.concurrency import Work
 from coa.errors import EngineDied, InfrastructureError
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ class Changes:
         self._next.set()
         self._next = asyncio.Event()
 
-    async def wait_for(self, holds: Callable[[], Any]) -> None:
+    async def wait_for(self, holds: Callable[[], object]) -> None:
         while not holds():
             await self._next.wait()
 
@@ -128,7 +129,7 @@ class Link:
             self.raised(error)
             raise EngineDied(why_of(error)) from error
 
-    def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def spawn(self, work: Work[None]) -> "asyncio.Task[None]":
         """Runs `work` in the background until it or the engine ends. Its errors go to `raised`, since no caller awaits
         it."""
         task = asyncio.ensure_future(work)

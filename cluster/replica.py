@@ -137,7 +137,7 @@ class Replica:
     async def _come_up(self) -> None:
         """Waits for the engine's start; any failed call in it ends the engine."""
         link = self.link
-        watch = link.beside(self._watch_start())
+        watch = link.spawn(self._watch_start())
         try:
             await link.engine.ready()
             link.note(Health.came_up)
@@ -212,7 +212,7 @@ class Replica:
         self.flights.loading_s += report.pause_s
         self.synced = live.number, report
         link.note(Health.synced, live.number)
-        link.beside(self.report())
+        link.spawn(self.report())
         return None
 
     async def sleep(self) -> None:

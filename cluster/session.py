@@ -8,18 +8,23 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
 from cluster.remote.reach import require_cluster
+from coa.concurrency import Work
 from coa.errors import ClusterDown, DiskFull
 from coa.extensions import VARIABLE
 from coa.given import VARIABLE as FUNCTION
+
+if TYPE_CHECKING:
+    import ray
 
 T = TypeVar("T")
 STARTS = 3
@@ -103,7 +108,7 @@ def session(config: SessionConfig) -> Iterator[None]:
         ray.shutdown()
 
 
-def stored(value: Any) -> Any:
+def store_object(value: T) -> "ray.ObjectRef[T]":
     """Puts the value into Ray's object store and returns a reference. Raises DiskFull if neither the store nor the disk
     that it spills to has room."""
     import ray
@@ -155,16 +160,16 @@ def last_wish(act: Callable[[], object]) -> Iterator[None]:
             _last_wishes.remove(act)
 
 
-_asyncios: list[Any] = []
+_taken_over: list[Callable[[int, FrameType | None], Any] | int | None] = []
 """asyncio's handler of SIGINT, while a body runs in a process that ignores SIGINT."""
 
 
-def run_interruptible(body: Coroutine[Any, Any, None]) -> None:
+def run_interruptible(body: Work[None]) -> None:
     """Runs `body` in an event loop. `interrupt` cancels it as Ctrl-C does, also in a process that ignores SIGINT, as
     one in the background of a script does: asyncio takes SIGINT over from Python's own handler only."""
 
     async def ignoring() -> None:
-        _asyncios.append(signal.signal(signal.SIGINT, signal.SIG_IGN))
+        _taken_over.append(signal.signal(signal.SIGINT, signal.SIG_IGN))
         await body
 
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -174,14 +179,14 @@ def run_interruptible(body: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(ignoring())
     finally:
-        _asyncios.clear()
+        _taken_over.clear()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def interrupt() -> None:
     """Interrupts the main thread."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _asyncios[0] if _asyncios else signal.default_int_handler)
+        signal.signal(signal.SIGINT, _taken_over[0] if _taken_over else signal.default_int_handler)
     signal.raise_signal(signal.SIGINT)
 
 

@@ -151,7 +151,7 @@ class Slots:
         slot = Slot(next(self._numbers))
         self._slots[slot.number] = slot
         slot.keeper = asyncio.ensure_future(self._keep(slot))
-        slot.keeper.add_done_callback(self._ended)
+        slot.keeper.add_done_callback(self._on_end)
         return slot.number
 
     @property
@@ -165,7 +165,7 @@ class Slots:
         drain = asyncio.ensure_future(self.drain(number, handover_s))
         self._drains.add(drain)
         drain.add_done_callback(self._drains.discard)
-        drain.add_done_callback(self._ended)
+        drain.add_done_callback(self._on_end)
 
     def least_needed(self) -> int:
         """Slot to remove first: engines that do not serve, then engines with the fewest others on their node (to free
@@ -210,7 +210,7 @@ class Slots:
             drain.cancel()
         await asyncio.gather(*(self.retire(number) for number in list(self._slots)))
 
-    def _ended(self, keeper: "asyncio.Task[None]") -> None:
+    def _on_end(self, keeper: "asyncio.Task[None]") -> None:
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
             self.broken = error
         self._changes.changed()

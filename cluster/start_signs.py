@@ -4,7 +4,6 @@ them into Ray's store of keys and values.
 
 import os
 import threading
-from typing import Any
 
 from actors.signs import Signs
 
@@ -20,13 +19,13 @@ def with_signs(kind: type, every_s: float = EVERY_S) -> type:
     returned. It takes the argument `incarnation`."""
 
     class Starting(kind):
-        def __init__(self, *arguments: Any, incarnation: str, **settings: Any) -> None:
+        def __init__(self, *arguments: object, incarnation: str, **settings: object) -> None:
             self._is_up = threading.Event()
             thread = threading.Thread(target=_show, args=(key_of(incarnation), self._is_up, every_s), daemon=True)
             thread.start()
             super().__init__(*arguments, incarnation=incarnation, **settings)
 
-        async def ready(self, *arguments: Any) -> Any:
+        async def ready(self, *arguments: object) -> object:
             try:
                 return await super().ready(*arguments)
             finally:

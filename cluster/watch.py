@@ -4,10 +4,10 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
 
 from ray.exceptions import RayError
 
+from actors.handles import Handle
 from cluster.engine_actor import why_of
 from coa.errors import InfrastructureError
 
@@ -19,7 +19,7 @@ Ask = Callable[[], Awaitable[object]]
 """Asks a service whether it is there; raises RayError, or the service's InfrastructureError, if it is not."""
 
 
-def ready(handle: Any) -> Ask:
+def ready(handle: Handle) -> Ask:
     """Asks an actor whose methods are coroutines, or that is never busy for long."""
     return handle.__ray_ready__.remote
 

@@ -9,7 +9,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.restarted import restarted
+from actors.handles import Handle, kill, start_actor, start_restartable
 from actors.weights.address import Address
 from actors.weights.holder import Ranges, WeightHolder
 from actors.weights.shelf import Kept, WeightDirectory
@@ -27,7 +27,7 @@ CLOSE_S = 10.0
 class RayShelf:
     """`actors.weights.shelf.Shelf` around the directory's handle."""
 
-    def __init__(self, directory: Any) -> None:
+    def __init__(self, directory: Handle) -> None:
         self._directory = directory
 
     def folder(self, node: str) -> str:
@@ -57,34 +57,33 @@ class RayShelf:
     async def acknowledge(self, name: str, address: Address) -> None:
         await self._await("acknowledge", name, address)
 
-    def _ask(self, method: str, *args: Any, limit_s: float = RPC_S) -> Any:
+    def _ask(self, method: str, *args: object, limit_s: float = RPC_S) -> Any:
         try:
             return ray.get(getattr(self._directory, method).remote(*args), timeout=limit_s)
         except (RayActorError, GetTimeoutError) as error:
             raise SyncError(f"the directory of weights does not answer: {type(error).__name__}") from error
 
-    async def _await(self, method: str, *args: Any, limit_s: float = RPC_S) -> Any:
+    async def _await(self, method: str, *args: object, limit_s: float = RPC_S) -> Any:
         try:
             return await asyncio.wait_for(getattr(self._directory, method).remote(*args), limit_s)
         except (RayActorError, TimeoutError) as error:
             raise SyncError(f"the directory of weights does not answer: {type(error).__name__}") from error
 
 
-def start_directory() -> Any:
+def start_directory() -> Handle:
     """Starts the directory and returns its handle. The caller owns the directory, which owns the holders. If it dies,
     the holders end too, and a new directory without weights takes its place; calls under way are repeated."""
     options = {"max_concurrency": 1000, "max_task_retries": -1, **beside_driver()}
-    return restarted(WeightDirectory, options, start_holder, (RayError,))
+    return start_restartable(WeightDirectory, options, start_holder, (RayError,))
 
 
-def start_holder(node: str) -> Any:
-    actor: Any = ray.remote(WeightHolder)
+def start_holder(node: str) -> Handle:
     here = NodeAffinitySchedulingStrategy(node, soft=False)
-    return actor.options(num_cpus=0, max_concurrency=100, scheduling_strategy=here).remote()
+    return start_actor(WeightHolder, {"num_cpus": 0, "max_concurrency": 100, "scheduling_strategy": here})
 
 
-async def close_directory(directory: Any) -> None:
+async def close_directory(directory: Handle) -> None:
     """Removes all weight files and ends the actors. Files that an engine has mapped stay readable for it."""
     with contextlib.suppress(RayError, TimeoutError):  # files of a dead holder are removed by the next one
         await asyncio.wait_for(directory.close.remote(), CLOSE_S)
-    ray.kill(directory)
+    kill(directory)

@@ -1,11 +1,15 @@
 """Small helpers around asyncio that several packages share."""
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextvars import Context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Work = Coroutine[Any, Any, T]
+"""What a coroutine function returns: work that begins once a task or an `await` takes it."""
+Spawn = Callable[[Work[None]], object]
+"""Runs work in a task of its own, which the giver of this function cancels at its own end, and whose error it takes."""
 
 
 async def together(work: Iterable[Awaitable[T]]) -> list[T]:
@@ -19,7 +23,7 @@ async def together(work: Iterable[Awaitable[T]]) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def beyond_caller(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+def beyond_caller(work: Work[T]) -> asyncio.Task[T]:
     """A task for several callers, or one that outlives its caller. Its context is empty: Ray cancels all calls that a
     cancelled one has begun, and knows them by their context."""
     return asyncio.get_running_loop().create_task(work, context=Context())

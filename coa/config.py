@@ -40,7 +40,7 @@ def load(schema: type[T], recipe: Path | None = None, overrides: Sequence[str] =
 
     load(Recipe, Path("tiny.yaml"), ["rl.steps=3", "seed=1"]).rl.steps == 3
     """
-    layers = [] if recipe is None else [(_written(recipe), str(recipe))]
+    layers = [] if recipe is None else [(_parse_recipe(recipe), str(recipe))]
     return _build(schema, [*layers, *((_parse_override(override), override) for override in overrides)])
 
 
@@ -52,7 +52,7 @@ def from_plain(schema: type[T], tree: object, where: str, overrides: Sequence[st
 def _build(schema: type[T], layers: Sequence[tuple[object, str]]) -> T:
     config = OmegaConf.structured(schema)
     _make_writable(config)
-    chosen = _chosen(schema, config, layers)
+    chosen = _schemas_of_sections(schema, config, layers)
     for section, held in chosen.items():
         OmegaConf.update(config, section, OmegaConf.structured(held))
         _make_writable(OmegaConf.select(config, section))
@@ -67,7 +67,7 @@ def _build(schema: type[T], layers: Sequence[tuple[object, str]]) -> T:
         raise UserError(f"{where}: {_first_line(error)}") from error
 
 
-def _chosen(schema: type, config: DictConfig, layers: Sequence[tuple[object, str]]) -> dict[str, type]:
+def _schemas_of_sections(schema: type, config: DictConfig, layers: Sequence[tuple[object, str]]) -> dict[str, type]:
     """The dataclasses of the sections that another key chooses, by section."""
     found: dict[str, type] = {}
     for section, (key, settings_of) in getattr(schema, "CHOSEN", {}).items():
@@ -105,10 +105,10 @@ def _make_writable(config: DictConfig) -> None:
 
 def read(recipe: Path) -> object:
     """The plain tree of a YAML file; raises UserError with one line."""
-    return plain(_written(recipe))
+    return plain(_parse_recipe(recipe))
 
 
-def _written(recipe: Path) -> object:
+def _parse_recipe(recipe: Path) -> object:
     """The tree of a YAML file, with what is written in it; raises UserError with one line."""
     try:
         return of_recipe(recipe.read_text(encoding="utf-8"))

@@ -15,13 +15,13 @@ def local(path: str, key: str) -> str:
     Raises UserError, which names `key`, for a URL, and if no home folder is known.
     """
     if _URL.match(path):
-        from coa.http.addresses import shown  # slow to import
+        from coa.http.addresses import redact  # slow to import
 
         model = _HUB.match(path)
         instead = f", or the name {model['name']}" if model else ""
         raise UserError(
-            f"{key} is the URL {shown(path)}, expected a path on this machine{instead}; only checkpoints.storage may be"
-            " at an address"
+            f"{key} is the URL {redact(path)}, expected a path on this machine{instead}; only checkpoints.storage may "
+            "be at an address"
         )
     found = os.path.expanduser(path)
     if found == path and (path == "~" or path.startswith("~/")):

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 from coa.agent.grammar import OBSERVATION, Span
 from coa.errors import InfrastructureError, UserError
 from coa.given import GIVEN, Given, giving, grade_given
+from coa.json_object import Json, JsonView
 from coa.paths import local
 from coa.serving.chain import Closed
 from coa.serving.events import Broke, Finished, Returned, ServedUsage
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 Settings = Mapping[str, Any] | Sequence[str]
 """`{"rl.steps": 5}`, `{"rl": {"steps": 5}}` or `["rl.steps=5"]`."""
-Tasks = str | Path | Sequence[Mapping[str, Any]]
+Tasks = str | Path | Sequence[JsonView]
 """A value of `--tasks`, or rows such as {"question": "What is 2 + 3 ?", "answer": "5"}."""
 
 ROWS = Path("runs/tasks")
@@ -56,14 +57,14 @@ class Trained:
     """The run's folder; docs/run_directory.md describes its layout."""
     model: Path
     """The trained model, in Hugging Face layout."""
-    report: dict[str, Any]
+    report: Json
     """Content of `report.json`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
     folder: Path
-    results: dict[str, Any]
+    results: Json
     """Content of `evaluation.json`: "pass_at_1" and "greedy" with intervals, as far as they were measured,
     "benchmarks", "families", "statuses"."""
 
@@ -95,7 +96,7 @@ def train(
     _require_no_loop()
     overrides = [
         *overrides_of(settings),
-        *([] if tasks is None else [f"tasks.path={json.dumps(_kept(tasks))}"]),
+        *([] if tasks is None else [f"tasks.path={json.dumps(_as_file(tasks))}"]),
         *([] if reward is None else [f"tasks.grader={GIVEN}"]),
         *([] if run_dir is None else [f"run_dir={json.dumps(str(run_dir))}"]),
     ]
@@ -126,7 +127,7 @@ def evaluate(
     _require_no_loop()
     arguments = {
         "model": _path(model, "model"),
-        "tasks": None if tasks is None else _kept(tasks),
+        "tasks": None if tasks is None else _as_file(tasks),
         "rows": rows,
         "best_of": best_of,
         "against": None if against is None else _path(against, "against"),
@@ -262,7 +263,7 @@ def _try(config: "Recipe") -> None:
         asyncio.run(grade_given(task.answers[0] if task.answers else "", task))
 
 
-def _kept(tasks: Tasks) -> str:
+def _as_file(tasks: Tasks) -> str:
     """The path or name of the tasks; rows are written to a file first. Raises UserError for rows that are no objects of
     JSON."""
     if isinstance(tasks, str | Path):

@@ -8,11 +8,12 @@ the process that builds the application may end before it runs.
 
 import functools
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+
+from coa.json_object import JsonView
 
 
 class Arguments(BaseModel):
@@ -42,7 +43,7 @@ def app(arguments: Arguments) -> Any:
     from jobs.recipe.schema import Recipe
     from jobs.recipe.worlds import world_of
     from jobs.run.agent_file import as_trained
-    from jobs.stages.serve import check_settings, named
+    from jobs.stages.serve import check_settings, fill_in_names
     from jobs.stages.services import start_tools
 
     model = Path(arguments.model).absolute()
@@ -53,7 +54,7 @@ def app(arguments: Arguments) -> Any:
     world = world_of(config)
     return application(
         str(model),
-        config=named(config, model, world),
+        config=fill_in_names(config, model, world),
         engine=config.engine,
         agent=config.agent,
         placement=config.placement,
@@ -62,7 +63,7 @@ def app(arguments: Arguments) -> Any:
     )
 
 
-def ready(arguments: Mapping[str, Any]) -> Any:
+def ready(arguments: JsonView) -> Any:
     """The application that answers `/readyz` while no replica is up, at that route. It takes no arguments."""
     from cluster.serving.deployment import probe
 

@@ -28,6 +28,7 @@ from coa.errors import UserError
 from coa.extensions import VARIABLE as EXTENSIONS
 from coa.http.keys import is_secret
 from coa.http.secrets import secret_value
+from coa.json_object import Json
 from coa.planning.memory import GIB, width_of
 from jobs.commands.command import Command, Job, Parse
 from jobs.recipe import find
@@ -74,7 +75,7 @@ def parse(words: Sequence[str], folder: Path, parse_command: Parse) -> Submitted
     recipe = find_recipe(options["recipe"]) if options["recipe"] else None
     if recipe is not None and recipe.parent != find.RECIPES and (recipe.is_absolute() or ".." in recipe.parts):
         raise UserError(f"{recipe} is not in {folder}, of which a copy is sent; give a path within it")
-    return Submitted(tuple(words), found, options, load(Recipe, recipe, (*options["overrides"], *_said(options))))
+    return Submitted(tuple(words), found, options, load(Recipe, recipe, (*options["overrides"], *_extra(options))))
 
 
 def parcel_of(submitted: Submitted, folder: Path, requirements: Path | None, more: Sequence[Path]) -> Parcel:
@@ -106,7 +107,7 @@ def mounted(submitted: Submitted) -> tuple[Submitted, dict[str, str]]:
     return replace(submitted, words=words, options={**submitted.options, "recipe": there}), {path.name: text}
 
 
-def _said(options: Mapping[str, Any]) -> Sequence[str]:
+def _extra(options: Mapping[str, Any]) -> Sequence[str]:
     return options.get("said") or ()
 
 
@@ -156,7 +157,7 @@ def _by_role(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
     return [*words[:place], BY_ROLE, *words[place:]]
 
 
-def _served(submitted: Submitted, storage: PurePosixPath) -> dict[str, Any]:
+def _served(submitted: Submitted, storage: PurePosixPath) -> Json:
     """The arguments of `jobs.serving:app`."""
     options = submitted.options
     if options["model"] is None:

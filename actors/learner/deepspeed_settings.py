@@ -6,10 +6,10 @@ micro-batches in float32.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from actors.learner.config import LearnerConfig
 from coa.errors import UserError
+from coa.json_object import Json, JsonView
 from coa.planning.memory import SUB_GROUP_ELEMENTS
 
 FLOAT32_BUFFERS = ("inv_freq", "e_score_correction_bias")
@@ -23,7 +23,7 @@ FREE = {OVERLAP, "communication_data_type", "steps_per_print"}
 """Settings of DeepSpeed that `learner.deepspeed` may change although they are set here."""
 
 
-def deepspeed_config(config: LearnerConfig, dtype: str, *, gpu: bool = False) -> dict[str, Any]:
+def deepspeed_config(config: LearnerConfig, dtype: str, *, gpu: bool = False) -> Json:
     """DeepSpeed's settings, with those of `learner.deepspeed`. gpu: whether ranks have GPUs, where communication runs
     beside computing."""
     return merged(own_settings(config, dtype, gpu=gpu), config.deepspeed)
@@ -49,7 +49,7 @@ def check_deepspeed(config: LearnerConfig, dtype: str, where: str) -> None:
             raise UserError(f"{where}.deepspeed.{path} is set by other settings of {where}")
 
 
-def paths(settings: Mapping[str, Any], above: str = "") -> Iterator[str]:
+def paths(settings: JsonView, above: str = "") -> Iterator[str]:
     """The keys of the values in nested settings: "zero_optimization.overlap_comm"."""
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -58,7 +58,7 @@ def paths(settings: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield f"{above}{name}"
 
 
-def merged(own: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def merged(own: JsonView, more: JsonView) -> Json:
     """Nested settings with the values of `more` in place of their own."""
     found = dict(own)
     for name, value in more.items():
@@ -67,8 +67,8 @@ def merged(own: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def own_settings(config: LearnerConfig, dtype: str, *, gpu: bool) -> dict[str, Any]:
-    zero: dict[str, Any] = {
+def own_settings(config: LearnerConfig, dtype: str, *, gpu: bool) -> Json:
+    zero: Json = {
         "stage": config.zero_stage,
         # Without DeepSpeed's own accumulation of gradients, stage 1 can't: it adds them up after the last micro-batch.
         "overlap_comm": gpu and config.zero_stage > 1,
@@ -83,7 +83,7 @@ def own_settings(config: LearnerConfig, dtype: str, *, gpu: bool) -> dict[str, A
         zero["offload_optimizer"] = {"device": "cpu"}
     if config.offload_parameters:
         zero["offload_param"] = {"device": "cpu"}
-    settings: dict[str, Any] = {
+    settings: Json = {
         "train_micro_batch_size_per_gpu": 1,
         # The number of micro-batches differs from step to step, so the caller decides when to step.
         "managed_gradient_accumulation": False,

@@ -17,13 +17,16 @@ from typing import Any
 
 import torch.distributed as dist
 
+from actors.handles import Handle
 from actors.learner.buffer import Finished, Started, Stepped
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
 from actors.messages import Probe
 from actors.weights.loader import own_node
+from actors.weights.parts import ModelParts
 from actors.weights.ranks import Ranks, from_first
-from actors.weights.transport import Published, WeightsConfig
+from actors.weights.shelf import Shelf
+from actors.weights.transport import Published, Sender, WeightsConfig
 from actors.weights.transports import find_sender
 from coa.learning.orders import Checkpoint, Export, Numbered, Order, Publish, Stop, Train, share_of
 from coa.learning.samples import all_trained
@@ -49,12 +52,12 @@ class LearnJob:
     objective: Objective
     steps: int
     """Version at which the job ends."""
-    buffer: Any
+    buffer: Handle
     """Handle of the TrajectoryBuffer."""
     publish: bool
     """Whether weights are published after each step."""
-    shelf: Any = None
-    """Storage of the published weights (`actors.weights.shelf.Shelf`); None if `publish` is False."""
+    shelf: Shelf | None = None
+    """Storage of the published weights; None if `publish` is False."""
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     takes_turns: bool = False
     """Whether an engine uses the rank's GPU while the rank waits for samples."""
@@ -99,8 +102,8 @@ class Rank:
         """Event that is sent to the driver once the weights are published."""
         self._fresh: tuple[Tokens, ...] = ()
         """Sequences of the last batch that engines are probed with."""
-        self._sender: Any = None
-        self._parts: Any = None
+        self._sender: Sender | None = None
+        self._parts: ModelParts | None = None
         if job.publish:
             self._prepare_publishing()
 
@@ -115,7 +118,7 @@ class Rank:
     def _enter(self, state: LearnerState) -> None:
         self._account.enter(state, time.monotonic())
 
-    def _spent(self) -> dict[str, float]:
+    def _seconds_by_state(self) -> dict[str, float]:
         """Seconds by state, with plain string keys, since they are sent to another process."""
         return {str(state): seconds for state, seconds in self._account.seconds(time.monotonic()).items()}
 
@@ -152,7 +155,7 @@ class Rank:
                 epoch=self._epoch,
                 parity=str(self._learner.parity),
                 shares_prefixes=self._learner.packing.share_prefixes,
-                spent=self._spent(),
+                spent=self._seconds_by_state(),
             )
             self._ask("emit", started, self._epoch)
 
@@ -176,7 +179,7 @@ class Rank:
                 self._ask("hear", self._rank, self._epoch, self._learner.policy.passes)
             time.sleep(PROGRESS_S)
 
-    def _ask(self, method: str, *args: Any) -> Any:
+    def _ask(self, method: str, *args: object) -> Any:
         import ray
 
         return ray.get(getattr(self._job.buffer, method).remote(*args), timeout=ANSWER_S)
@@ -204,7 +207,7 @@ class Rank:
             self._sender.withdraw()
         self._enter(LearnerState.LEARNING)
         began = steady()
-        waited = self._spent().get(LearnerState.SAMPLES, 0.0)
+        waited = self._seconds_by_state().get(LearnerState.SAMPLES, 0.0)
         report = self._learner.step(samples, order.version)
         ended = steady()
         self._version, self._cursor = order.version + 1, order.cursor
@@ -231,7 +234,7 @@ class Rank:
 
     def _tell_step(self) -> None:
         if self._rank == 0 and self._step is not None:
-            self._ask("emit", replace(self._step, spent=self._spent()), self._epoch)
+            self._ask("emit", replace(self._step, spent=self._seconds_by_state()), self._epoch)
         self._step = None
 
     def _end(self) -> None:
@@ -239,20 +242,21 @@ class Rank:
         self._learner.save_model(Path(self._job.output))
         self._writer.wait()
         if self._rank == 0:
-            self._ask("emit", Finished(version=self._version, spent=self._spent()), self._epoch)
+            self._ask("emit", Finished(version=self._version, spent=self._seconds_by_state()), self._epoch)
             while not self._ask("released"):
                 pass
 
     # --- publishing ---------------------------------------------------------------------------------------------------
 
     def _prepare_publishing(self) -> None:
-        config = self._job.weights
-        self._sender = find_sender(config.transport)(Ranks(own_node()), self._job.shelf)
+        config, shelf = self._job.weights, self._job.shelf
+        assert shelf is not None
+        self._sender = find_sender(config.transport)(Ranks(own_node()), shelf)
         self._parts = self._learner.parts(config.bucket_bytes)
 
     def _snapshot(self) -> tuple[Published | None, tuple[Probe, ...]]:
         """Publishes the weights; returns them with the probes for the engines. Collective; empty on all ranks but 0."""
-        if not self._job.publish:
+        if self._sender is None or self._parts is None:
             return None, ()
         sequences = probed(self._job, self._fresh)
         samples = [all_trained(token_ids) for token_ids in sequences]

@@ -36,7 +36,7 @@ def add_adapters(model: Any, config: LoraConfig, unused: Collection[str] = ()) -
         import peft
     except ImportError as error:
         raise UserError("learner.lora.rank is set, and the package peft is not installed: pip install peft") from error
-    modules, parameters = _chosen(model, config.targets, unused)
+    modules, parameters = _select(model, config.targets, unused)
     if parameters and any(hasattr(parameter, "ds_id") for parameter in model.parameters()):
         raise UserError("learner.lora: experts are adapted with learner.zero_stage 1 and 2 only, and not with 3")
     alpha: Any = config.alpha  # peft's annotation says int, but any number works
@@ -49,7 +49,7 @@ def add_adapters(model: Any, config: LoraConfig, unused: Collection[str] = ()) -
         peft.inject_adapter_in_model(settings, nn.ModuleDict({"model": model}), adapter_name=_ADAPTER)
 
 
-def _chosen(model: Any, targets: tuple[str, ...], unused: Collection[str]) -> tuple[list[str], list[str]]:
+def _select(model: Any, targets: tuple[str, ...], unused: Collection[str]) -> tuple[list[str], list[str]]:
     """Full names of the layers, and of the tensors of experts, that targets are. Raises UserError."""
     layers, experts = _layers(model)
     layers = {name: module for name, module in layers.items() if numberless(name) not in unused}

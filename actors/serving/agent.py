@@ -108,7 +108,7 @@ class ServedAgent:
             self._reading.add_done_callback(self._stop)
         self.check()
         course = course or Course()
-        before = self._played(course, request.profile)
+        before = self._steps_before(course, request.profile)
         order = self._order(request, sample, salt, course, before)
         queue = self._queues[order.id] = asyncio.Queue()
         self._runner.start([order])
@@ -122,7 +122,7 @@ class ServedAgent:
             # The client may be gone and this task cancelled; the episode is ended nevertheless.
             await asyncio.shield(beyond_caller(self._runner.cancel([order.id])))
 
-    def _played(self, course: Course, profile: str) -> list[Step]:
+    def _steps_before(self, course: Course, profile: str) -> list[Step]:
         """The steps that were played elsewhere and from which the episode goes on. A turn whose stop was heard has
         ended, also where the engine had no time to say so: another one looks for stops only in what it samples."""
         steps, dropped = cut_short(steps_in(course.origin.record), self._codec.decode)

@@ -1,6 +1,6 @@
 """The server's routes: authentication, dispatch to the protocols' handlers, and error responses."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from actors.serving.api.chat import ChatApi
 from actors.serving.api.messages import MessagesApi
 from actors.serving.api.responses import ResponsesApi
-from actors.serving.api.sse import written
+from actors.serving.api.sse import to_json
 from actors.serving.body import BodyLimit
 from actors.serving.course import Course
 from actors.serving.gate import Caller
@@ -24,15 +24,16 @@ from actors.serving.mcp import McpApp, WithoutSlash
 from actors.serving.metrics import CountedRequests
 from actors.serving.openapi import STREAMS, AnthropicError, OpenaiError, describe, told_as
 from actors.serving.server import Server
+from coa.concurrency import Work
+from coa.json_object import Json
 from coa.serving.faults import ApiError, invalid_form
 from coa.serving.keys import key_of
 from coa.serving.limits.metering import ChunkMeter, MessageMeter, Meter, tokens_of
 from coa.serving.parameters import Protocol, check_model
 from coa.serving.protocols.schemas import CountTokens, CreateChat, CreateCompletion, CreateMessage, CreateResponse
-from coa.serving.requests import given
+from coa.serving.requests import explicit_fields
 from coa.serving.resumption import HEADER, origin_in, seed_of
 
-Json = dict[str, Any]
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 WEB = Path(__file__).parent / "web"
@@ -40,7 +41,7 @@ WEB = Path(__file__).parent / "web"
 
 class Answer(JSONResponse):
     def render(self, content: Any) -> bytes:
-        return written(content).encode()
+        return to_json(content).encode()
 
 
 def make_app(server: Server, prepare: Callable[[], Awaitable[None]] | None = None, host: str = "127.0.0.1") -> FastAPI:
@@ -107,7 +108,7 @@ def _answers(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
     @app.post("/v1/chat/completions", response_model=None, responses=STREAMS)
     async def chat(body: CreateChat, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
-            return await _plain(Protocol.chat, server.plain.chat, given(body), server, who, ChunkMeter)
+            return await _plain(Protocol.chat, server.plain.chat, explicit_fields(body), server, who, ChunkMeter)
         if body.stream:
             return _stream(await chat_api.stream_chat(body, who), who)
         return Answer(await chat_api.chat(body, who))
@@ -115,7 +116,9 @@ def _answers(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
     @app.post("/v1/completions", response_model=None, responses=STREAMS)
     async def completions(body: CreateCompletion, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
-            return await _plain(Protocol.completions, server.plain.complete, given(body), server, who, ChunkMeter)
+            return await _plain(
+                Protocol.completions, server.plain.complete, explicit_fields(body), server, who, ChunkMeter
+            )
         if body.stream:
             return _stream(await chat_api.stream_complete(body, who), who)
         return Answer(await chat_api.complete(body, who))
@@ -123,7 +126,9 @@ def _answers(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
     @app.post("/v1/messages", response_model=None, responses={**STREAMS, "default": told_as(AnthropicError)})
     async def messages(body: CreateMessage, who: Caller = asks) -> Response:
         if server.target(body.model).plain:
-            return await _plain(Protocol.messages, server.plain.message, given(body), server, who, MessageMeter)
+            return await _plain(
+                Protocol.messages, server.plain.message, explicit_fields(body), server, who, MessageMeter
+            )
         if body.stream:
             return _stream(await messages_api.stream(body, who), who)
         return Answer(await messages_api.create(body, who))
@@ -131,8 +136,8 @@ def _answers(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
     @app.post("/v1/messages/count_tokens", response_model=None, responses={"default": told_as(AnthropicError)})
     async def count_tokens(body: CountTokens, who: Caller = knows) -> Response:
         if server.target(body.model).plain:
-            check_model(Protocol.messages, given(body))
-            return Answer(await server.plain.count_tokens(given(body)))
+            check_model(Protocol.messages, explicit_fields(body))
+            return Answer(await server.plain.count_tokens(explicit_fields(body)))
         return Answer(await messages_api.count_tokens(body))
 
 
@@ -203,7 +208,7 @@ def _page(file: Path, kind: str) -> Callable[[], Awaitable[Response]]:
 
 async def _plain(
     protocol: Protocol,
-    ask: Callable[[Json, str], Coroutine[Any, Any, Json | AsyncIterator[str]]],
+    ask: Callable[[Json, str], Work[Json | AsyncIterator[str]]],
     body: Json,
     server: Server,
     who: Caller,
@@ -222,7 +227,7 @@ async def _plain(
     if meter is None:
         return StreamingResponse(answer, media_type="text/event-stream")
 
-    async def counted() -> AsyncIterator[str]:
+    async def metered_stream() -> AsyncIterator[str]:
         try:
             async for text in answer:
                 if told := meter.take(text):
@@ -230,7 +235,7 @@ async def _plain(
         finally:
             server.gate.spend(who, meter.tokens, reserved=reserved)
 
-    return StreamingResponse(counted(), media_type="text/event-stream")
+    return StreamingResponse(metered_stream(), media_type="text/event-stream")
 
 
 def _stream(events: AsyncGenerator[str], who: Caller) -> Response:
@@ -240,25 +245,25 @@ def _stream(events: AsyncGenerator[str], who: Caller) -> Response:
 
 
 def _errors(app: FastAPI) -> None:
-    def told(request: Request, error: ApiError) -> Response:
+    def respond(request: Request, error: ApiError) -> Response:
         return Answer(error.body(request.url.path), error.status, error.headers())
 
     async def api(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        return told(request, error)
+        return respond(request, error)
 
     async def form(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return told(request, invalid_form(error))
+        return respond(request, invalid_form(error))
 
     async def route(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = HTTP_CODES.get(error.status_code, "invalid_value")
-        return told(request, ApiError(error.status_code, code, f"{request.url.path}: {error.detail}"))
+        return respond(request, ApiError(error.status_code, code, f"{request.url.path}: {error.detail}"))
 
     async def defect(request: Request, error: Exception) -> Response:
         """Answers an unexpected exception; the traceback goes to the log only."""
-        return told(request, ApiError(500, "server_error", "the server failed at this request"))
+        return respond(request, ApiError(500, "server_error", "the server failed at this request"))
 
     app.add_exception_handler(ApiError, api)
     app.add_exception_handler(RequestValidationError, form)

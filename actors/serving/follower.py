@@ -7,14 +7,14 @@ look ── newest whole version ── read ── load: digests, pause, update
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
 
 from actors.weights.on_disk import published_file
 from actors.weights.transport import Published
 from coa.errors import SyncError, WeightsGone
+from coa.json_object import JsonView
 from coa.learning.weights import Weights, serialise
 from coa.serving.following import Made
 
@@ -68,7 +68,7 @@ def read_weights(made: Made) -> Published | Weights:
     return published_file(made.version, made.path) if made.finished else serialise(policy_of(made.path))
 
 
-def policy_of(path: Path) -> Mapping[str, Any]:
+def policy_of(path: Path) -> JsonView:
     """The policy's tensors in a learner's checkpoint, by their Hugging Face names; raises SyncError where they are not
     all there: with ZeRO-3 they are sharded, with adapters the frozen ones are left out, and a file may be cut short.
     Nothing in the file is run: it is read as tensors and plain data."""

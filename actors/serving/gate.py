@@ -1,13 +1,12 @@
 """Access control of a server: API keys and quotas."""
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from actors.serving.course import Course
 from actors.serving.shared import AnyShared
-from coa.concurrency import beyond_caller
+from coa.concurrency import Work, beyond_caller
 from coa.serving.faults import ApiError
 from coa.serving.keys import Key, KeyFile
 from coa.serving.limits.quotas import Quota
@@ -64,7 +63,7 @@ class Gate:
         """The key; None if the server needs no keys."""
         return None if self._keys is None else self._keys.require(text)
 
-    async def reserved(self, caller: Caller, tokens: int, answer: Coroutine[Any, Any, T]) -> T:
+    async def reserved(self, caller: Caller, tokens: int, answer: Work[T]) -> T:
         """The answer, with the tokens reserved that it may use; they are given back if it fails."""
         try:
             await self.reserve(caller, tokens)

@@ -5,6 +5,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from actors.serving.server import Server
 from coa.errors import UserError
 from coa.serving.events import Broke, Event, Finished
@@ -74,10 +76,10 @@ class WithoutSlash:
     """ASGI middleware that lets a mounted application answer at its path without a trailing slash instead of
     redirecting."""
 
-    def __init__(self, app: Any, path: str) -> None:
+    def __init__(self, app: ASGIApp, path: str) -> None:
         self._app, self._path = app, path
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == self._path:
             scope = {**scope, "path": f"{self._path}/", "raw_path": f"{self._path}/".encode()}
         await self._app(scope, receive, send)

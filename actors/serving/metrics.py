@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PROTOCOLS = {
     "/v1/chat/completions": "chat",
@@ -90,17 +91,17 @@ class FirstToken:
 class CountedRequests:
     """ASGI middleware that counts requests by protocol and status."""
 
-    def __init__(self, app: Any, metrics: ServingMetrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: ServingMetrics) -> None:
         self._app, self._metrics = app, metrics
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         protocol = PROTOCOLS.get(scope.get("path", "").rstrip("/")) if scope["type"] == "http" else None
         if protocol is None:
             await self._app(scope, receive, send)
             return
         status = LEFT
 
-        async def sending(message: Any) -> None:
+        async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = str(message["status"])

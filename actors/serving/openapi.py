@@ -1,12 +1,13 @@
 """Additions to /openapi.json beyond the request types: names of the models, and the form of errors."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-STREAMS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
+from coa.json_object import Json
+
+STREAMS: dict[int | str, Json] = {200: {"content": {"text/event-stream": {}}}}
 """`responses` argument of a route whose answer may be a stream."""
 
 
@@ -33,7 +34,7 @@ class AnthropicError(BaseModel):
     error: Fault
 
 
-def told_as(kind: type[BaseModel]) -> dict[str, Any]:
+def told_as(kind: type[BaseModel]) -> Json:
     """Description of a route's errors, which all have the same form."""
     return {"model": kind, "description": "The request can't be met."}
 
@@ -41,7 +42,7 @@ def told_as(kind: type[BaseModel]) -> dict[str, Any]:
 def describe(app: FastAPI, models: Sequence[str]) -> None:
     """Adds the model names to the schema. models: names that requests may use."""
 
-    def openapi() -> dict[str, Any]:
+    def openapi() -> Json:
         described = FastAPI.openapi(app)
         for schema in described["components"]["schemas"].values():
             if "model" in schema.get("properties", ()):

@@ -6,10 +6,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
+from coa.json_object import Json
 from coa.serving.escaping import Escaping
 from coa.serving.faults import ApiError, invalid_form
-
-Json = dict[str, Any]
 
 
 class PlainModel:
@@ -83,12 +82,12 @@ class PlainModel:
         fields = {**self._escaping.request(body), "model": self._name}
         if "cache_salt" in kind.model_fields:
             fields["cache_salt"] = salt
-        with _told():
+        with _translate_errors():
             return kind(**fields)
 
     async def _ask(self, handler: Any, request: Any) -> "Json | AsyncIterator[str]":
         try:
-            with _told():
+            with _translate_errors():
                 answer = await handler(request, None)
         finally:
             self._end_with_core()
@@ -111,7 +110,7 @@ class PlainModel:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Turns vLLM's exceptions into the error that vLLM's server would answer with."""
     from jinja2 import TemplateError
     from pydantic import ValidationError

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 
 from actors.serving.agent import ServedAgent, Spent
-from actors.serving.api.sse import Json
 from actors.serving.gate import Caller, Gate
 from actors.serving.plain import PlainModel
 from actors.serving.shared import AnyShared
 from coa.agent.profiles import PROFILES
 from coa.concurrency import together
+from coa.json_object import Json
 from coa.serving.config import ServingConfig
 from coa.serving.detail import AsThought, Detail
 from coa.serving.events import Event, Finished, Returned, fingerprint

@@ -1,11 +1,13 @@
 """Client of the state that several replicas share, `coa.serving.shared.Shared` in a separate process."""
 
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from actors.handles import Handle
+from coa.json_object import Json
 from coa.serving.faults import ApiError
 from coa.serving.limits.quotas import Quota
-from coa.serving.shared import Json, Shared
+from coa.serving.shared import Shared
 from coa.serving.store import Stored
 
 T = TypeVar("T")
@@ -14,7 +16,7 @@ T = TypeVar("T")
 class RemoteShared:
     """Has the methods of `Shared`; each raises ApiError (503) while the process is unavailable."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Handle) -> None:
         """handle: handle of an actor or of a Ray Serve deployment."""
         self._handle = handle
 

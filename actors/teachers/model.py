@@ -14,13 +14,13 @@ no completion, written before each is sent; it is added to the usage of the fina
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any
 
 from actors.garbage import freeze_gc
 from coa.errors import InfrastructureError, UserError
+from coa.json_object import JsonView
 from coa.llm.client import Endpoint, EndpointConfig
 from coa.llm.completions import Completion
 from coa.storage.ledger import Ledger
@@ -71,7 +71,7 @@ class TeacherModel:
             self._endpoint.move(url)
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], seed: int, options: Mapping[str, Any] | None = None
+        self, messages: Sequence[JsonView], seed: int, options: JsonView | None = None
     ) -> Completion | InfrastructureError:
         """Returns the completion or the error, including DiskFull, with the usage of everything that was ever sent for
         this request. Raises UserError for a mistake of the user. options: as in `Endpoint.complete`."""
@@ -88,7 +88,7 @@ class TeacherModel:
             await self._endpoint.close()
 
     async def _ask(
-        self, key: str, messages: Sequence[Mapping[str, Any]], seed: int, options: Mapping[str, Any] | None
+        self, key: str, messages: Sequence[JsonView], seed: int, options: JsonView | None
     ) -> Completion | InfrastructureError:
         if self._endpoint is None:
             raise UserError(self._mistake)
@@ -109,7 +109,7 @@ class TeacherModel:
         return replace(completion, usage=usage)
 
 
-def key_of(name: str, messages: Sequence[Mapping[str, Any]], seed: int, options: Mapping[str, Any]) -> str:
+def key_of(name: str, messages: Sequence[JsonView], seed: int, options: JsonView) -> str:
     """The key of a request in the ledger: a digest of its content."""
     request = json.dumps([name, list(messages), seed, dict(options)], sort_keys=True)
     return hashlib.sha256(request.encode()).hexdigest()

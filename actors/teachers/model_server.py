@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import aiohttp
 
 from actors.addresses import LOOPBACK, node_address
+from actors.handles import Handle, start_restartable
 from actors.rollout.device import PATIENT, UNRESERVED
 from actors.signs import Signs
 from coa.builds import vllm_is_for_cpus
@@ -236,10 +237,8 @@ def reserve(host: str, port: int) -> socket.socket:
     return held
 
 
-def start_model_server(config: ModelServerConfig, **options: Any) -> Any:
+def start_model_server(config: ModelServerConfig, **options: object) -> Handle:
     """Creates the actor; its `start` must be called, again after each restart. options: Ray's actor options, such as
     placement."""
-    from actors.restarted import restarted
-
     settings = {"num_cpus": config.cpus, "num_gpus": config.gpus, **options}
-    return restarted(ModelServer, settings, config, address=node_address)
+    return start_restartable(ModelServer, settings, config, address=node_address)

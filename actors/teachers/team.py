@@ -21,6 +21,7 @@ from typing import Any
 from uuid import uuid4
 
 from actors.garbage import freeze_gc
+from actors.handles import Handle
 from coa.concurrency import doubling
 from coa.distill.grade import grade
 from coa.errors import CallLost, DiskFull, EmptyCompletion, InfrastructureError, RequestRefused, UserError
@@ -137,7 +138,7 @@ class TeacherTeam:
     def __init__(
         self,
         team: TeamConfig,
-        agents: Mapping[str, Any],
+        agents: Mapping[str, Handle],
         tools: Executor,
         config: TeachingConfig,
         *,

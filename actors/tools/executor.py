@@ -72,7 +72,7 @@ class ExecutorConfig:
                 raise ValueError(f"executor.{name} is {value!r}, expected more than 0")
 
     @property
-    def named(self) -> set[str]:
+    def limited(self) -> set[str]:
         """The tools that have individual limits."""
         return {*self.concurrency_of, *self.call_s_of}
 
@@ -224,12 +224,12 @@ class ToolExecutor(CalledById):
 
     async def _run(self, call: ToolCall) -> str:
         counts = self._counts[call.tool]
-        with _counted(counts, "waiting"):
+        with _counting(counts, "waiting"):
             await self._places[call.tool].acquire()
         limit_s = self._config.limit_s(call.tool)
         started = time.perf_counter()
         try:
-            with _counted(counts, "running"):
+            with _counting(counts, "running"):
                 async with asyncio.timeout(limit_s):
                     return _clean(await self._tools[call.tool](call))
         except TimeoutError as error:
@@ -253,7 +253,7 @@ def _clean(text: str) -> str:
 
 
 @contextmanager
-def _counted(counts: Counter[str], state: str) -> Iterator[None]:
+def _counting(counts: Counter[str], state: str) -> Iterator[None]:
     counts[state] += 1
     try:
         yield

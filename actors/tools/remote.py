@@ -1,11 +1,11 @@
 """Clients of tool executors that are actors, and of the dispatcher before them."""
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import ray
 from ray.exceptions import RayError, RayTaskError
 
+from actors.handles import Handle, kill, start_actor
 from actors.tools.executor import ExecutorConfig, ToolExecutor
 from actors.tools.stats import ToolStats
 from coa.errors import ExecutorLost
@@ -20,7 +20,7 @@ class ToolClient:
     """`coa.tools.client.Executor` over the handle of an actor: of a run's dispatcher, or of a single executor. An
     exception raised by the actor itself passes through. May be sent to other processes of the cluster."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Handle) -> None:
         self._handle = handle
 
     async def start(
@@ -51,7 +51,7 @@ class ToolClient:
         self._handle.refuse.remote(list(callers))
 
     def kill(self) -> None:
-        ray.kill(self._handle)
+        kill(self._handle)
 
     async def mcp(self) -> dict[str, McpBinding]:
         """See `actors.tools.executor.ToolExecutor.mcp`; raises ToolDown."""
@@ -67,11 +67,10 @@ class ExecutorActor(ToolClient):
     dispatcher does both, and counts them."""
 
     def __init__(
-        self, make_tools: Callable[[], Mapping[str, Tool]], config: ExecutorConfig, options: Mapping[str, Any]
+        self, make_tools: Callable[[], Mapping[str, Tool]], config: ExecutorConfig, options: Mapping[str, object]
     ) -> None:
         """options: Ray's, such as where it is placed."""
-        make: Any = ray.remote(ToolExecutor).options(max_concurrency=10_000, **options)
-        super().__init__(make.remote(make_tools, config))
+        super().__init__(start_actor(ToolExecutor, {"max_concurrency": 10_000, **options}, make_tools, config))
 
 
 async def reached(answer: Awaitable[T]) -> T:

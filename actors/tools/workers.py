@@ -6,12 +6,13 @@ An executor that has ended, or that gives no answer for SILENT_S, is lost: it is
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from actors.tools.executor import ExecutorConfig
 from actors.tools.stats import ToolStats
+from coa.concurrency import Work
 from coa.errors import ToolDown
 from coa.tools.client import Executor, ToolCaller
 from coa.tools.mcp.binding import McpBinding
@@ -131,7 +132,7 @@ class Workers:
             self._spawn(self._run(self._add()))
         self._changed()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Work[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -9,11 +9,11 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.handles import Handle
 from actors.weights.segment import SHARED_MEMORY, SegmentFolder, opened, write_all
 from coa.errors import DamagedWeights, IncompleteWeights
 from coa.learning.weights import digest
@@ -44,7 +44,7 @@ class WeightHolder:
         """Returns the concatenated byte ranges of a file, and their digest."""
         return await asyncio.to_thread(read_ranges, self._path(name), ranges)
 
-    async def take(self, name: str, source: Any, size: int, ranges: Ranges) -> str:
+    async def take(self, name: str, source: Handle, size: int, ranges: Ranges) -> str:
         """Copies ranges of another holder's file of that name, of `size` bytes, into this holder's file; returns the
         path."""
         path, room = self._path(name), asyncio.Semaphore(READS)

@@ -40,7 +40,7 @@ from coa.learning.weights import Layout, Manifest, digest
 if TYPE_CHECKING:
     from actors.weights.parts import ModelParts
     from actors.weights.ranks import Ranks
-    from actors.weights.sharing.buffers import Handle
+    from actors.weights.sharing.buffers import TensorHandle
     from actors.weights.shelf import Shelf
 
 NAME = "ipc"
@@ -266,7 +266,7 @@ def take(invitation: Invitation, layout: Layout) -> NDArray[np.uint8]:
         raise SyncError(f"the rank's buffers were missed: {type(error).__name__}: {error}") from error
 
 
-def copied(rank: Connection, handles: "list[Handle]", layout: Layout) -> NDArray[np.uint8]:
+def copied(rank: Connection, handles: "list[TensorHandle]", layout: Layout) -> NDArray[np.uint8]:
     import torch
 
     from actors.weights.sharing.buffers import opened_buffers

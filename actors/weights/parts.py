@@ -47,7 +47,7 @@ class ModelParts:
         self._sharded = sharded
         tensors = [(s.name, DTYPES[s.parameters[0].dtype], shape_of(s.parameters[0])) for s in sources]
         self._whole = lay_out(tensors, bucket_bytes).tensors
-        self.layout = Layout(tuple(one for span in self._whole for one in self._written(span)), bucket_bytes)
+        self.layout = Layout(tuple(one for span in self._whole for one in self._spans_of_pieces(span)), bucket_bytes)
         """Of the tensors that are written; one of the model may be written as several."""
 
     def ranges(self, writer: int | None, writers: int) -> list[tuple[int, int]]:
@@ -80,7 +80,7 @@ class ModelParts:
                     if b > a:
                         yield from self._read(span, a, b)
 
-    def _written(self, span: TensorSpan) -> Iterator[TensorSpan]:
+    def _spans_of_pieces(self, span: TensorSpan) -> Iterator[TensorSpan]:
         pieces = self._sources[span.name].pieces or ((span.name, span.shape),)
         start, width = span.start, ITEM_BYTES[span.dtype]
         for name, shape in pieces:

@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from actors.handles import Handle
 from actors.weights.address import Address
 from actors.weights.holder import Ranges
 from coa.errors import SyncError, WeightsLost
@@ -125,23 +126,23 @@ class WeightDirectory:
     """Records which versions are published, where they are, and which engines read them. One per run; its methods run
     in one event loop."""
 
-    def __init__(self, make_holder: Callable[[str], Any], failed: tuple[type[Exception], ...] = ()) -> None:
+    def __init__(self, make_holder: Callable[[str], Handle], failed: tuple[type[Exception], ...] = ()) -> None:
         """make_holder: starts a `WeightHolder` on a node, whose methods are called with `.remote`. failed: exceptions
         that such a call raises if it fails, for example because the holder or its node is lost."""
         self._make_holder, self._failed = make_holder, failed
-        self._holders: dict[str, Any] = {}
+        self._holders: dict[str, Handle] = {}
         self._kept: dict[str, Kept] = {}
         self._lost: dict[str, float] = {}
         """Time of loss by kept version whose file is lost."""
         self._copies: dict[tuple[str, str], asyncio.Future[str]] = {}
         """Paths of copies on other nodes, by (version's name, node)."""
-        self._sources: dict[str, asyncio.Queue[tuple[str, Any]]] = {}
+        self._sources: dict[str, asyncio.Queue[tuple[str, Handle]]] = {}
         """By version's name: nodes that have it and give it to no other right now, with their holders."""
         self._retention = Retention()
         self._members: dict[str, int] = {}
         self._began = time.monotonic()
 
-    async def holder(self, node: str) -> Any:
+    async def holder(self, node: str) -> Handle:
         if node not in self._holders:
             self._holders[node] = self._make_holder(node)
         return self._holders[node]

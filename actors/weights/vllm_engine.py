@@ -156,10 +156,10 @@ class ManifestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         if receiving is None or not receiving.done or receiving.failure:
             raise RuntimeError("no weights were received that could be loaded")
         self._watch = LoadWatch(self.model, receiving.order.manifest.layout, receiving.data)
-        self._watch.load(self._chosen(receiving, update_info))
+        self._watch.load(self._select(receiving, update_info))
 
     @staticmethod
-    def _chosen(receiving: Receiving, info: UpdateInfo) -> Iterator[tuple[str, torch.Tensor]]:
+    def _select(receiving: Receiving, info: UpdateInfo) -> Iterator[tuple[str, torch.Tensor]]:
         perturbed, only = set(info.perturbed), None if info.only is None else set(info.only)
         for span, tensor in receiving.tensors():
             if only is None or span.name in only:

@@ -169,7 +169,7 @@ async def learners_alone(ran: Ran, console: Console) -> list[float]:
         async for event in learning.events():
             match event:
                 case Started():
-                    learning.beside(feed(learning, batches, event.epoch))
+                    learning.spawn(feed(learning, batches, event.epoch))
                 case Stepped():
                     ended.append(time.monotonic())
     shutil.rmtree(own, ignore_errors=True)

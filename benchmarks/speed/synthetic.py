@@ -21,7 +21,7 @@ from actors.messages import CacheStats, Probe, SyncReport
 from actors.rollout import engine
 from actors.rollout.clocks import BusyReport, TimeLimits
 from actors.rollout.engine import RolloutEngine
-from cluster.learner_group import Learning
+from cluster.learner_group import LearnerGroup
 from coa.agent.episode import Ask
 from coa.agent.journal import Said
 from coa.learning.orders import Numbered, Stop, Train
@@ -185,13 +185,13 @@ NOTHING = StepReport(
 )
 
 
-class SyntheticLearning(Learning):
+class SyntheticLearnerGroup(LearnerGroup):
     """Its buffer is a run's; behind it is one synthetic rank."""
 
     learn_s = 0.0
     """Of a step; to be set before they start."""
 
-    async def __aenter__(self) -> "SyntheticLearning":
+    async def __aenter__(self) -> "SyntheticLearnerGroup":
         rank: Any = ray.remote(SyntheticRank)
         self._rank: Any = rank.options(num_cpus=0).remote(self._buffer, self.learn_s)
         self._running = asyncio.ensure_future(self._run())

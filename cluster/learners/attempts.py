@@ -9,8 +9,9 @@ failures that never starts anew.
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from actors.handles import Handle, kill
 from coa.errors import InfrastructureError
 from coa.storage.checkpoints import Mended
 
@@ -77,7 +78,7 @@ def attempts(
                 raise
 
 
-def abort(controller: Any) -> None:
+def abort(controller: Handle) -> None:
     """Ends Ray Train's controller and its workers. If it is killed at once, the detached actor that watches it stays
     on the cluster for ever."""
     import ray
@@ -85,4 +86,4 @@ def abort(controller: Any) -> None:
 
     with suppress(RayActorError, GetTimeoutError):
         ray.get(controller.abort.remote(), timeout=ABORT_S)
-    ray.kill(controller)
+    kill(controller)

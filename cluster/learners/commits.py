@@ -9,11 +9,12 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ray.train import UserCallback
+from ray.train import Checkpoint, UserCallback
 
+from actors.handles import Handle
 from actors.learner.buffer import BEGAN, Committed
+from coa.json_object import Json
 from coa.storage.checkpoints import CheckpointFolder
 from coa.storage.digests import rank_files
 from coa.storage.keeping import Keeping, superfluous
@@ -27,10 +28,10 @@ class Commits(UserCallback):
 
     folder: CheckpointFolder
     keeping: Keeping
-    buffer: Any
+    buffer: Handle
     """Handle of the TrajectoryBuffer, by which the driver hears of each checkpoint."""
 
-    def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+    def after_report(self, run_context: object, metrics: list[Json], checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
             return
         try:
@@ -39,7 +40,7 @@ class Commits(UserCallback):
         except (OSError, ValueError) as error:  # the checkpoint is committed whether or not this works
             logger.warning("after a checkpoint in %s: %s", self.folder.path, error)
 
-    def _measure(self, name: str, metrics: list[dict[str, Any]]) -> None:
+    def _measure(self, name: str, metrics: list[Json]) -> None:
         written = rank_files(self.folder.filesystem, self.folder.of(name))
         self.buffer.committed.remote(
             Committed(

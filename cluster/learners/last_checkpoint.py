@@ -1,12 +1,12 @@
 """A last checkpoint of learners whose driver gets SIGTERM, as before its machine is taken away."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from cluster.session import interrupt, last_wish
+from coa.concurrency import Spawn
 
 
 class LastCheckpoint:
@@ -26,14 +26,14 @@ class LastCheckpoint:
         self._changed.set()
 
     @contextmanager
-    def on_sigterm(self, beside: Callable[[Coroutine[Any, Any, None]], object]) -> Iterator[None]:
-        """Within the context, SIGTERM leads to the checkpoint. beside: runs a coroutine in this event loop, and cancels
-        it at the end of the context at the latest."""
+    def on_sigterm(self, spawn: Spawn) -> Iterator[None]:
+        """Within the context, SIGTERM leads to the checkpoint. spawn: runs work in this event loop, and cancels it at
+        the end of the context at the latest."""
         if not self._grace_s:
             yield
             return
         loop = asyncio.get_running_loop()
-        with last_wish(partial(loop.call_soon_threadsafe, lambda: beside(self.leave()))):
+        with last_wish(partial(loop.call_soon_threadsafe, lambda: spawn(self.leave()))):
             yield
         if self._leaving:  # the learners were through before their last checkpoint
             interrupt()

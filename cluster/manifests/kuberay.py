@@ -11,16 +11,16 @@ The documents contain no secrets: pods get variables from the named Secret, if i
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import yaml
 
 from cluster.manifests.groups import Group
 from cluster.resources import ROLE_LABEL, Role
 from coa.errors import UserError
+from coa.json_object import Json
 from coa.serving.front import SERVE
 
-Document = dict[str, Any]
+Document = Json
 
 API = "ray.io/v1"
 LONGEST_NAME = 47
@@ -92,7 +92,7 @@ def ray_job(site: Site, groups: Sequence[Group], entrypoint: str) -> Document:
     )
 
 
-def ray_service(site: Site, groups: Sequence[Group], serve: Mapping[str, Any]) -> Document:
+def ray_service(site: Site, groups: Sequence[Group], serve: Json) -> Document:
     """serve: a configuration of Ray Serve, as for `serve deploy`."""
     upgrade = {
         "type": "NewClusterWithIncrementalUpgrade",
@@ -114,7 +114,7 @@ def ray_service(site: Site, groups: Sequence[Group], serve: Mapping[str, Any]) -
     )
 
 
-def serve_config(arguments: Mapping[str, Any]) -> Document:
+def serve_config(arguments: Json) -> Document:
     """Ray Serve's configuration for the server and its readiness probe."""
     return {
         "proxy_location": "EveryNode",

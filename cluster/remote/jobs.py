@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from cluster.session import MODE, TOKEN
 from coa.errors import ClusterDown, UserError
 from coa.http.addresses import is_web_address
+from coa.json_object import Json
 
 OF_THE_CLUSTER = ("runs", "models")
 """Folders in the job's folder that are links to folders kept on the cluster."""
@@ -70,7 +70,7 @@ def command(words: Sequence[str]) -> str:
     return shlex.join(["python", "-m", "jobs.cli", *words])
 
 
-def runtime_env(folder: Path, requirements: Path | None, plain: Mapping[str, str]) -> dict[str, Any]:
+def runtime_env(folder: Path, requirements: Path | None, plain: Mapping[str, str]) -> Json:
     """Ray's runtime environment for a job. folder: what is sent. plain: environment variables without secrets, since
     all users of the cluster can see them."""
     return {
@@ -113,7 +113,7 @@ class Jobs:
             found = self._client._do_request("GET", "/api/v0/cluster_metadata").json()["data"]
         return Versions(found["rayVersion"], found["pythonVersion"])
 
-    def submit(self, line: str, environment: dict[str, Any]) -> str:
+    def submit(self, line: str, environment: Json) -> str:
         """Submits a job and returns its id; raises UserError if the folder is too large to be uploaded."""
         with self._answers():
             try:
@@ -123,7 +123,7 @@ class Jobs:
 
     def stop(self, job: str) -> str:
         """Stops a job and returns Ray's status once it has ended; raises UserError if the job is unknown."""
-        self._known(job)
+        self._require_job(job)
         with self._answers():
             self._client.stop_job(job)
             while not (status := self._client.get_job_status(job)).is_terminal():
@@ -133,7 +133,7 @@ class Jobs:
     def follow(self, job: str, say: Callable[[str], None]) -> int:
         """Forwards the job's log to `say` until the job ends; returns the exit status. Raises ClusterDown if the
         cluster stops answering."""
-        self._known(job)
+        self._require_job(job)
         return asyncio.run(self._follow(job, say))
 
     async def _follow(self, job: str, say: Callable[[str], None]) -> int:
@@ -162,7 +162,7 @@ class Jobs:
             said = self._client.get_job_info(job).message or ""
         return said.partition(", last available logs")[0].strip().partition("\n")[0]
 
-    def _known(self, job: str) -> None:
+    def _require_job(self, job: str) -> None:
         with self._answers():
             if job not in {info.submission_id for info in self._client.list_jobs()}:
                 raise UserError(f"{self.address} has no job {job}")

@@ -10,6 +10,7 @@ import socket
 from typing import Any
 
 from coa.errors import UserError
+from coa.json_object import Json
 
 CONNECT_S = 4.0
 ANSWER_S = 5.0
@@ -52,7 +53,7 @@ def _running_here() -> str:
         raise UserError("RAY_ADDRESS is auto, but this machine runs no Ray cluster, or several") from error
 
 
-def _metadata(address: str) -> dict[str, Any]:
+def _metadata(address: str) -> Json:
     """The cluster's metadata, by a direct call of its control service with a timeout."""
     import grpc
     from ray._common.usage.usage_constants import CLUSTER_METADATA_KEY
@@ -78,7 +79,7 @@ def _metadata(address: str) -> dict[str, Any]:
     raise UserError(f"no Ray cluster answers at {address} (RAY_ADDRESS): {why}")
 
 
-def _require_versions(address: str, metadata: dict[str, Any]) -> None:
+def _require_versions(address: str, metadata: Json) -> None:
     from ray._private.utils import check_version_info, compute_version_info
 
     try:

@@ -5,7 +5,7 @@ driver writes a marker ──► a task on each node reads it, and the paths tha
 
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from cluster.resources import ROLE_LABEL, Role
 from coa.errors import UserError
+from coa.json_object import Json
 
 FILES_OF = (Role.learner, Role.engine, Role.model)
 """Nodes that read models or write checkpoints. Tools get what they need in their actors."""
@@ -46,9 +47,7 @@ def complaint(folder: str, seen: Iterable[Seen], key: str = RUN_DIR) -> str:
     return ""
 
 
-def asked(
-    nodes: Sequence[Mapping[str, Any]], *, by_role: bool, roles: Sequence[Role] = FILES_OF
-) -> list[Mapping[str, Any]]:
+def asked(nodes: Sequence[Json], *, by_role: bool, roles: Sequence[Role] = FILES_OF) -> list[Json]:
     """Ray nodes that may need the job's files; none if there is only one node."""
     alive = [node for node in nodes if node["Alive"]]
     if len(alive) < 2:

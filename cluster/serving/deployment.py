@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.rollout.config import EngineConfig
 from actors.serving.replica import Replica
@@ -17,6 +17,9 @@ from coa.serving.front import front_of, variables
 from coa.serving.shared import Shared
 from coa.tools.client import RetryConfig
 
+if TYPE_CHECKING:
+    from ray import serve
+
 APPLICATION, DEPLOYMENT, SHARED = "coa", "afm", "shared"
 PROBE, PROBE_ROUTE = "coa-readyz", READY
 NODE_LABEL = "ray.io/node-id"
@@ -27,7 +30,7 @@ QUIET = {"enable_access_log": False}
 """Disables Serve's access log: it took a fifth of a proxy's time, and /metrics counts the requests."""
 
 
-def probe() -> Any:
+def probe() -> "serve.Application":
     """The application at PROBE_ROUTE."""
     from ray import serve
 
@@ -35,7 +38,7 @@ def probe() -> Any:
     return deployment(Probe).bind(APPLICATION, DEPLOYMENT)
 
 
-def run(app: Any, config: ServingConfig, token: str) -> None:
+def run(app: "serve.Application", config: ServingConfig, token: str) -> None:
     """Starts Serve with both applications; returns once Ray has seen that the server has its replicas, a moment after
     /readyz tells it. token: secret with which the server can be closed (`cluster.serving.closing`)."""
     from ray import serve
@@ -56,7 +59,7 @@ def run(app: Any, config: ServingConfig, token: str) -> None:
     )
 
 
-def deployment(replica: type, config: ServingConfig, placement: PlacementConfig) -> Any:
+def deployment(replica: type, config: ServingConfig, placement: PlacementConfig) -> "serve.Deployment":
     """Makes a class an autoscaling deployment."""
     from ray import serve
     from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, BackpressureConfig
@@ -89,7 +92,7 @@ def deployment(replica: type, config: ServingConfig, placement: PlacementConfig)
     )(replica)
 
 
-def shared(config: ServingConfig, node: str | None) -> Any:
+def shared(config: ServingConfig, node: str | None) -> "serve.Application":
     """The state that replicas share, as a deployment, so that it lives as long as the server. node: id of the node that
     has the file of the responses; None if all have it."""
     from ray import serve
@@ -113,7 +116,7 @@ def application(
     tools: Callable[[], ToolClient],
     retry: RetryConfig,
     node: str | None = None,
-) -> Any:
+) -> "serve.Application":
     """The application to run. tools: called in each replica. node: id of the
     node that has the file of the responses, if others lack it."""
     from ray import serve

@@ -16,14 +16,15 @@ import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import uvicorn.protocols.http.auto
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from cluster.serving.resuming import Message, Receive, Send, answer, refuse, respond
+from cluster.serving.resuming import answer, refuse, respond
 from coa.serving.faults import ApiError
 from coa.serving.front import HEAD_BYTES, HEAD_S, HELD_BODIES, SEND_BYTES, UNREAD_S, FrontConfig, due_s, front_in
 from coa.serving.keys import KeyFile, key_of
@@ -76,7 +77,7 @@ class GuardedProtocol(HttpToolsProtocol):
     """Bytes since the request's first; None between its head's end and the next request."""
     _unread: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         self._address = self.client[0] if self.client else ""
         self.open[self._address] += 1
@@ -142,7 +143,7 @@ class GuardedProtocol(HttpToolsProtocol):
 class Front:
     """ASGI middleware of Ray Serve's proxy."""
 
-    def __init__(self, app: Any, *, config: FrontConfig) -> None:
+    def __init__(self, app: ASGIApp, *, config: FrontConfig) -> None:
         self._app, self._config = app, config
         self._keys = KeyFile(config.keys) if config.keys else None
         self._closed = False
@@ -153,7 +154,7 @@ class Front:
         # Ray Serve makes its uvicorn server after its middlewares, and leaves uvicorn the choice of the protocol.
         uvicorn.protocols.http.auto.AutoHTTPProtocol = GuardedProtocol
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"], scope.get("path"):
             case "http", path if path == HEALTH:
                 await respond(send, 200, b"ok\n", "text/plain")
@@ -164,7 +165,7 @@ class Front:
             case _:
                 await self._app(scope, receive, send)
 
-    async def _close(self, scope: Message, send: Send) -> None:
+    async def _close(self, scope: Scope, send: Send) -> None:
         """Refuses further requests, and tells how many are still under way."""
         if not hmac.compare_digest(key_of(_headers(scope)).encode(), self._config.token.encode()):
             return await refuse(send, scope["path"], ApiError(401, "invalid_api_key", "no such key"))
@@ -172,7 +173,7 @@ class Front:
         state = {"closed": self._closed, "under_way": self._under_way}
         await respond(send, 200, json.dumps(state).encode(), "application/json")
 
-    async def _forward(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._under_way += 1
         try:
             try:
@@ -189,7 +190,7 @@ class Front:
         finally:
             self._under_way -= 1
 
-    def _check(self, scope: Message) -> None:
+    def _check(self, scope: Scope) -> None:
         """Raises ApiError for a request that can be refused by its head."""
         if self._closed:
             raise ApiError(503, "shutting_down", "the server is shutting down", retry_after_s=5.0)
@@ -230,7 +231,7 @@ class Front:
         return ApiError(413, "request_too_large", f"a request has at most {self._config.max_bytes} bytes")
 
 
-def _headers(scope: Message) -> Mapping[str, str]:
+def _headers(scope: Scope) -> Mapping[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 

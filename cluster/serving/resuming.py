@@ -3,17 +3,14 @@ left yet is sent to another replica, and a stream goes on at another one."""
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coa.serving.faults import ApiError
 from coa.serving.resumption import HEADER, Passage, broken_off, new_origin
 from coa.serving.retelling import Diverged
-
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 RESUMED = "/v1/"
 """Beginning of the paths whose requests may be sent again."""
@@ -26,7 +23,7 @@ PAUSED = b": the engine has ended, and another one goes on\n\n"
 LOST = ApiError(502, "engine_lost", "the engine ended during this request")
 
 
-async def answer(app: Any, scope: Message, body: bytes, receive: Receive, send: Send) -> None:
+async def answer(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
     """Has the application answer a request whose body has been read."""
     origin, passage, left = new_origin(noted=True), Passage(), asyncio.Event()
     resumed = scope["path"].startswith(RESUMED)

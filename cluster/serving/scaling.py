@@ -1,8 +1,12 @@
 """Ray Serve's autoscaling policy for replicas: its controller calls `coa.serving.scaling`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from coa.json_object import Json
 from coa.serving.scaling import KV_USE, RUNNING, ReplicaLoad, ScalingConfig, wanted
+
+if TYPE_CHECKING:
+    import ray.serve.config
 
 
 class ScalingPolicy:
@@ -13,7 +17,7 @@ class ScalingPolicy:
         """config: the fields of a ScalingConfig."""
         self._config = ScalingConfig(**config)
 
-    def __call__(self, context: Any) -> tuple[int, dict[str, Any]]:
+    def __call__(self, context: "ray.serve.config.AutoscalingContext") -> tuple[int, Json]:
         """context: Ray's AutoscalingContext. Returns the number of replicas, and an empty policy state."""
         told = context.aggregated_metrics or {}
         running, kv_use = told.get(RUNNING, {}), told.get(KV_USE, {})

@@ -7,6 +7,7 @@ from typing import Any
 
 from coa.agent.grammar import TAGS, THINK, tag_pattern
 from coa.errors import UserError
+from coa.json_object import Json
 from coa.pretrained.reading import reading
 
 DEFAULT = "default"
@@ -87,11 +88,11 @@ def _between(tokenizer: Any) -> str:
     return before.rpartition(_QUESTION)[2] if len(after) == 1 and _QUESTION in before else ""
 
 
-def _message(role: str, text: str) -> dict[str, Any]:
+def _message(role: str, text: str) -> Json:
     return {"role": role, "content": text}
 
 
-def _applied(tokenizer: Any, messages: list[dict[str, Any]], *, tokenize: bool, begins: bool = True) -> Any:
+def _applied(tokenizer: Any, messages: list[Json], *, tokenize: bool, begins: bool = True) -> Any:
     """begins: whether the beginning of the assistant's message is written after the messages."""
     return tokenizer.apply_chat_template(
         messages, tokenize=tokenize, add_generation_prompt=begins, **({"return_dict": False} if tokenize else {})

@@ -138,7 +138,7 @@ class Codec:
     def decode(self, token_ids: Sequence[int] | Tokens) -> str:
         return self._tokenizer.decode(list(map(int, token_ids)), skip_special_tokens=False)
 
-    def told(self, prompt: Tokens, token_ids: Sequence[int]) -> str:
+    def decode_stepwise(self, prompt: Tokens, token_ids: Sequence[int]) -> str:
         """A turn's text as an engine decodes it, token by token after its prompt, and searches it for stops."""
         tokenizer = self._tokenizer if self._template is None else self._template.tokenizer
         stream = decoders.DecodeStream(ids=prompt.tolist(), skip_special_tokens=False)

@@ -33,7 +33,7 @@ class Said:
         return np.repeat(runs[:, 0], runs[:, 1])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _said, (self.token_ids.tobytes(), self.logprobs.tobytes(), self.versions, self.ended)
+        return _make_said, (self.token_ids.tobytes(), self.logprobs.tobytes(), self.versions, self.ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,13 @@ class Observed:
     """Tokens of the whole result, even if the context has room for only a part and the episode ends with that part."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _observed, (self.token_ids.tobytes(),)
+        return _make_observed, (self.token_ids.tobytes(),)
 
 
 # There are many turns, and most are short: plain bytes are much cheaper to pickle than arrays.
 
 
-def _said(token_ids: bytes, logprobs: bytes, versions: tuple[tuple[int, int], ...], ended: bool) -> Said:
+def _make_said(token_ids: bytes, logprobs: bytes, versions: tuple[tuple[int, int], ...], ended: bool) -> Said:
     return Said(
         token_ids=np.frombuffer(token_ids, np.int32),
         logprobs=np.frombuffer(logprobs, np.float32),
@@ -59,7 +59,7 @@ def _said(token_ids: bytes, logprobs: bytes, versions: tuple[tuple[int, int], ..
     )
 
 
-def _observed(token_ids: bytes) -> Observed:
+def _make_observed(token_ids: bytes) -> Observed:
     return Observed(token_ids=np.frombuffer(token_ids, np.int32))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
@@ -15,6 +15,7 @@ from coa.demo.strategy import strategy_of
 from coa.demo.tasks import evaluation_tasks, training_task
 from coa.demo.world import World as Facts
 from coa.demo.world import WorldConfig
+from coa.json_object import Json
 from coa.tasks.worlds import Settings, Texts, WebSite, World
 from coa.types import Floats, Task, Tokens
 
@@ -65,7 +66,7 @@ class TinyWorld(World):
         assert name == "strategy"
         return strategy_of(chain, task.family)
 
-    def measures(self, tasks: Sequence[Task], said: Texts) -> dict[str, Any]:
+    def measures(self, tasks: Sequence[Task], said: Texts) -> Json:
         return {"strategies": strategies(tasks, said)}
 
     async def probes(
@@ -74,5 +75,5 @@ class TinyWorld(World):
         codec: Codec,
         agent: AgentConfig,
         logprobs: Callable[[Tokens], Awaitable[Floats]],
-    ) -> dict[str, Any]:
+    ) -> Json:
         return {"careful_success": await careful_success(self.facts, tasks, codec, agent, logprobs)}

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from coa.distill.words import Hashes, grams, held, numbers_of, ordered, words_of
+from coa.distill.words import Hashes, any_in, grams, numbers_of, ordered, words_of
 from coa.grading.normalise import normalise
 
 NAMED, OWN = "in an evaluation set", "in the held-out part of its own tasks"
@@ -57,19 +57,19 @@ class Contamination:
 
     def reason(self, question: str) -> str | None:
         """One of REASONS, or None if the question is in no evaluation set."""
-        if (found := self._found(question)) is not None:
+        if (found := self._reason_for(question)) is not None:
             return found
         own = self.own and self.own.reason(question)
         return {EXACT: OWN_EXACT, NGRAM: OWN_NGRAM}[own] if own else None
 
-    def _found(self, question: str) -> str | None:
+    def _reason_for(self, question: str) -> str | None:
         if not self.questions:
             return None
         if normalise(question) in self.questions:
             return EXACT
         numbers = numbers_of(words_of(question))
         shared = any(
-            held(grams(numbers, size), known)
+            any_in(grams(numbers, size), known)
             for size, known in self.grams.items()
             if size == len(numbers) or (size < len(numbers) and size >= min(SHORTEST, self.n))
         )

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from coa.distill import contamination, duplicates, stages
+from coa.json_object import Json, JsonView
 from coa.storage.files import write_atomically
 from coa.teams.transcript import Ending
 
@@ -103,7 +103,7 @@ class FilterReport:
             taken = passed
         return found
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {
             "transcripts": self.transcripts,
             "kept": self.kept,
@@ -116,7 +116,7 @@ class FilterReport:
         }
 
     @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> "FilterReport":
+    def from_json(cls, record: JsonView) -> "FilterReport":
         """The inverse of `to_json`; ignores other keys. Raises KeyError if a count is missing."""
         return cls(**{name: record[name] for name in ("transcripts", "kept", "dropped", "upsampled")})
 

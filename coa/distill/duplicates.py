@@ -17,7 +17,17 @@ import numpy as np
 
 from coa.agent.grammar import Chain
 from coa.distill.bloom import Bloom, Size
-from coa.distill.words import Hashes, drawn, folded, grams, mixed, names_and_numbers, number_of, numbers_of, words_of
+from coa.distill.words import (
+    Hashes,
+    folded,
+    grams,
+    mixed,
+    names_and_numbers,
+    number_of,
+    numbers_of,
+    pseudo_random,
+    words_of,
+)
 from coa.errors import UserError
 from coa.grading.normalise import normalise
 
@@ -155,7 +165,7 @@ def minhash(shingles: Hashes, factors: Hashes, terms: Hashes) -> Hashes:
 
 def _permutations(count: int) -> tuple[Hashes, Hashes]:
     """Odd factors and terms of `count` permutations; deterministic."""
-    numbers = drawn(2 * count)
+    numbers = pseudo_random(2 * count)
     return numbers[:count] | np.uint64(1), numbers[count:]
 
 

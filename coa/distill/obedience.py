@@ -8,7 +8,6 @@ again; if no verdict comes, that is `JudgeDown`, never "obeys".
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from coa.agent.profiles import profile as find_profile
 from coa.distill.ask import Ask, cut, messages_of, without_thoughts
 from coa.distill.convert import to_chain
 from coa.errors import JudgeDown
+from coa.json_object import JsonView
 from coa.teams.transcript import Graded, Transcript
 from coa.tools.chat import Message
 
@@ -63,7 +63,7 @@ SCHEMA = {
 }
 
 
-def options_of(config: ObedienceConfig) -> Mapping[str, Any]:
+def options_of(config: ObedienceConfig) -> JsonView:
     """Fields of a request for a verdict, besides its messages."""
     verdict = {"name": "verdict", "strict": True, "schema": SCHEMA}
     schema = {"response_format": {"type": "json_schema", "json_schema": verdict}} if config.schema else {}

@@ -53,7 +53,7 @@ def folded(rows: Hashes) -> Hashes:
     return mixed((rows * _weights(rows.shape[1])).sum(axis=1, dtype=np.uint64))
 
 
-def drawn(count: int) -> Hashes:
+def pseudo_random(count: int) -> Hashes:
     """`count` pseudo-random numbers; deterministic."""
     return mixed(np.arange(1, count + 1, dtype=np.uint64) * _ODD)
 
@@ -73,10 +73,10 @@ _FACTORS = tuple(np.array((0xBF58476D1CE4E5B9, 0x94D049BB133111EB), np.uint64))
 @lru_cache
 def _weights(count: int) -> Hashes:
     """Odd weights, since multiplication by an odd number loses no bits."""
-    return drawn(count) | np.uint64(1)
+    return pseudo_random(count) | np.uint64(1)
 
 
-def held(numbers: Hashes, ordered: Hashes) -> bool:
+def any_in(numbers: Hashes, ordered: Hashes) -> bool:
     """Whether any of the numbers is among the ordered ones."""
     if not len(ordered) or not len(numbers):
         return False

@@ -14,12 +14,13 @@ All keys are optional, as long as there is a test. Also read are {"stdin": [text
 
 import ast
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
 from coa.grading.digits import any_digits
+from coa.json_object import Json, JsonView
 
 TIME_LIMIT_S = 6.0
 """Seconds of CPU time for a test if the tests set no limit, as in LiveCodeBench."""
@@ -42,7 +43,7 @@ class Call:
 
     function: str
     arguments: tuple[Any, ...]
-    keywords: Mapping[str, Any]
+    keywords: JsonView
     accepted: tuple[Any, ...]
 
 
@@ -103,7 +104,7 @@ def _tests(text: str) -> Tests:
     return Tests(cases, float(limit), compare == EXACT)
 
 
-def _cases(tests: dict[str, Any]) -> Iterator[Feed | Call]:
+def _cases(tests: Json) -> Iterator[Feed | Call]:
     function = tests.get("fn_name") or tests.get("entry_point")
     stdin, functional = tests.get("stdin") or [], tests.get("functional") or []
     if "expected_output" in tests:
@@ -111,7 +112,7 @@ def _cases(tests: dict[str, Any]) -> Iterator[Feed | Call]:
     for case in stdin:
         yield Feed(_text(case["input"]), _text(case["output"]))
     for case in [] if isinstance(functional, str) else functional:
-        yield Call(_named(function), _json_lines(case["input"]), {}, (_json_value(case["output"]),))
+        yield Call(_function_name(function), _json_lines(case["input"]), {}, (_json_value(case["output"]),))
     for fed, wanted in _pairs(tests.get("inputs") or [], tests.get("outputs") or []):
         yield _apps(function, fed, wanted) if function else Feed(_text(fed), _text(wanted))
     assertions = functional if isinstance(functional, str) else tests.get("assertions") or tests.get("test_code")
@@ -129,7 +130,7 @@ def _text(lines: str | Sequence[str]) -> str:
     return lines if isinstance(lines, str) else "\n".join(lines)
 
 
-def _named(function: Any) -> str:
+def _function_name(function: Any) -> str:
     if not isinstance(function, str) or not function.isidentifier():
         raise ValueError(f"fn_name is {function!r}, which names no function")
     return function
@@ -150,7 +151,7 @@ def _apps(function: str, fed: Any, wanted: Any) -> Call:
     """A test of APPS, which packs some values into a list of one: both forms are accepted."""
     arguments = _json_lines(fed) if isinstance(fed, str) else tuple(fed)
     accepted = (wanted, wanted[0]) if isinstance(wanted, list) and wanted else (wanted,)
-    return Call(_named(function), arguments, {}, accepted)
+    return Call(_function_name(function), arguments, {}, accepted)
 
 
 class _Assertions:
@@ -196,7 +197,7 @@ class _Assertions:
                 accepted = False
             case subject:
                 accepted = True
-        match self._known(subject):
+        match self._resolve(subject):
             case ast.Call(func, arguments, keywords):
                 named = {str(keyword.arg): self._literal(keyword.value) for keyword in keywords}
                 return Call(self._callee(func), tuple(map(self._literal, arguments)), named, (accepted,))
@@ -206,21 +207,21 @@ class _Assertions:
         """The name of `f`, `candidate`, `Solution().f` or `solution.f`."""
         match func:
             case ast.Name(name):
-                return _named(self._function) if name in self._aliases else name
+                return _function_name(self._function) if name in self._aliases else name
             case ast.Attribute(owner, name):
-                match self._known(owner):
+                match self._resolve(owner):
                     case ast.Call(ast.Name("Solution")):
                         return name
         raise _unreadable(func)
 
-    def _known(self, expression: ast.expr) -> ast.expr:
+    def _resolve(self, expression: ast.expr) -> ast.expr:
         if isinstance(expression, ast.Name):
             return self._values.get(expression.id, expression)
         return expression
 
     def _literal(self, expression: ast.expr) -> Any:
         try:
-            return plain(ast.literal_eval(self._known(expression)))
+            return plain(ast.literal_eval(self._resolve(expression)))
         except (ValueError, TypeError) as error:
             raise _unreadable(expression) from error
 

@@ -5,12 +5,13 @@ behind each answer. The prompt is ours, since that of arXiv 2508.13167 is not pu
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from coa.agent.best_of import Candidate, Choice
 from coa.grading.judge import Decider, Form, JudgeConfig, escape, schema_of
 from coa.http.client import HttpConfig
+from coa.json_object import JsonView
 from coa.tools.base import ToolCall, UseTool
 from coa.tools.chat import Message
 from coa.tools.hidden import ask
@@ -40,7 +41,7 @@ class Chooser(Decider):
 
     async def __call__(self, call: ToolCall) -> str:
         """The choice as JSON; raises JudgeDown if none comes, and ToolDown if the endpoint does not answer."""
-        asked: Mapping[str, Any] = json.loads(call.argument)
+        asked: JsonView = json.loads(call.argument)
         messages = messages_of(**asked, attempt_chars=self._config.prediction_chars)
         index, rationale, tokens = await self.decide(messages, form_of(len(asked["attempts"])))
         return json.dumps({"choice": index, "rationale": rationale, "tokens": tokens})

@@ -15,9 +15,10 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from coa.errors import JudgeDown, UserError
-from coa.http.addresses import is_web_address, shown
+from coa.http.addresses import is_web_address, redact
 from coa.http.client import HttpConfig
 from coa.http.keys import bearer
+from coa.json_object import Json
 from coa.llm.completions import Completion, Rejected
 from coa.tools.base import ToolCall, UseTool
 from coa.tools.chat import Chat, Message
@@ -26,7 +27,6 @@ from coa.types import Task
 
 _log = logging.getLogger(__name__)
 
-Json = dict[str, Any]
 JUDGE = "judge"
 """Name of the tool, and of the grader."""
 SHOWS = 200
@@ -213,7 +213,9 @@ def check_judge(config: JudgeConfig, call_s: float, tool: str = JUDGE) -> None:
             "to compare answers to open questions as text"
         )
     if not is_web_address(config.url):
-        raise UserError(f"tools.judge.url is {shown(config.url)}, expected an address such as http://127.0.0.1:8000/v1")
+        raise UserError(
+            f"tools.judge.url is {redact(config.url)}, expected an address such as http://127.0.0.1:8000/v1"
+        )
     bearer(config.key_env)
     longest_s = config.asks * config.timeout_s
     if longest_s > call_s:

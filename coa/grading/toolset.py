@@ -8,7 +8,7 @@ from coa.errors import UserError
 from coa.grading.chooser import CHOOSER, Chooser
 from coa.grading.judge import JUDGE, Judge, JudgeConfig
 from coa.grading.programs import RUN_TEST, ProgramsConfig, RunTest
-from coa.http.addresses import is_web_address, shown
+from coa.http.addresses import is_web_address, redact
 from coa.http.client import HttpConfig
 from coa.http.keys import read_key
 from coa.registry import Registry
@@ -76,7 +76,7 @@ def standard_tools(
     return tools | mcp_tools(config.mcp)
 
 
-def _known(config: ToolsConfig) -> tuple[str, ...]:
+def _tool_names(config: ToolsConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*TOOLS, *REGISTERED, *sorted(config.mapped))))
 
 
@@ -98,7 +98,7 @@ def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] =
     infrastructure failure. named: the tools for which the executor has limits.
     """
     check_mcp(config.mcp, {tag.name for tag in TAGS.values() if tag.kind is Kind.TOOL})
-    known = _known(config)
+    known = _tool_names(config)
     for name in named:
         if name not in known:
             raise UserError(f"executor sets a limit for {name}, which is not a tool; tools are {', '.join(known)}")
@@ -112,7 +112,7 @@ def check_tools(config: ToolsConfig, *, crawl_s: float, named: Collection[str] =
     }
     for key, url in services.items():
         if url is not None and not is_web_address(url):
-            raise UserError(f"tools.{key} is {shown(url)}, expected an address such as http://127.0.0.1:8000")
+            raise UserError(f"tools.{key} is {redact(url)}, expected an address such as http://127.0.0.1:8000")
     if config.search.url is not None and not config.crawl.leads_somewhere:
         raise UserError(
             "tools.search.url is set, but crawl_page may not read any page: set tools.crawl.open_web=true, or else "
@@ -135,7 +135,7 @@ def check_called(tools: Iterable[str], config: ToolsConfig, *, articles: bool, s
 
     articles, site: whether the world provides them for searches that the configuration leaves unset.
     """
-    called, known = set(tools), _known(config)
+    called, known = set(tools), _tool_names(config)
     for name in sorted(called):
         if name not in known:
             raise UserError(

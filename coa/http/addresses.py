@@ -157,7 +157,7 @@ def is_loopback(url: str) -> bool:
         return False
 
 
-def shown(url: str) -> str:
+def redact(url: str) -> str:
     """An address for errors and logs: without credentials and query, which may contain keys."""
     try:
         return str(parsed(url).with_user(None).with_query(None).with_fragment(None))

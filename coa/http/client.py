@@ -28,7 +28,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
 from yarl import URL
 
 from coa.errors import ToolDown
-from coa.http.addresses import NotPublic, shown
+from coa.http.addresses import NotPublic, redact
 from coa.http.network import has_route, resolves
 from coa.http.proxies import proxy_of
 from coa.http.text import decode, quoted
@@ -152,7 +152,7 @@ class Http:
         try:
             return await self._request(method, url, body, headers)
         except NoReply as error:
-            raise ToolDown(f"{shown(str(url))}: {error}") from error
+            raise ToolDown(f"{redact(str(url))}: {error}") from error
 
     async def _request(self, method: str, url: str | URL, body: object, headers: Mapping[str, str] | None) -> Reply:
         """One reply of any status except those of TRY_AGAIN, without following redirects; raises NoReply."""
@@ -281,7 +281,7 @@ def _explain(error: aiohttp.ClientError, proxy: URL | None) -> NoReply:
     why = _reason(error)
     if proxy is None:
         return why
-    return NoReply(why.reason, f"{why} (through the proxy {shown(str(proxy))})", again=why.again)
+    return NoReply(why.reason, f"{why} (through the proxy {redact(str(proxy))})", again=why.again)
 
 
 def _reason(error: aiohttp.ClientError) -> NoReply:

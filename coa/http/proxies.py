@@ -6,7 +6,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 from yarl import URL
 
 from coa.errors import UserError
-from coa.http.addresses import shown
+from coa.http.addresses import redact
 
 
 def proxy_of(url: URL) -> URL | None:
@@ -22,7 +22,7 @@ def proxy_of(url: URL) -> URL | None:
         proxy = URL()
     if proxy.scheme not in ("http", "https") or not proxy.host:
         raise UserError(
-            f"the proxy of {url.scheme} addresses is {shown(address)}, expected one such as http://proxy:3128"
+            f"the proxy of {url.scheme} addresses is {redact(address)}, expected one such as http://proxy:3128"
         )
     return proxy
 

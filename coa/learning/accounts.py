@@ -18,11 +18,13 @@ Lines that contradict each other are faults; accounts without faults balance. Pu
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Line = Mapping[str, Any]
+from coa.json_object import JsonView
+
+Line = JsonView
 
 PLAYING, WAITING, LEASED, TRAINED = "playing", "waiting", "leased", "trained"
 OPEN = (PLAYING, WAITING, LEASED)
@@ -168,14 +170,14 @@ class Accounts:
         self.attempts[group] = Attempt(task, group, line["version"], self._start)
 
     def _play(self, line: Line) -> None:
-        if attempt := self._found(line["group"], PLAYING):
+        if attempt := self._attempt_of(line["group"], PLAYING):
             attempt.state, attempt.tokens, attempt.calls = WAITING, line["tokens"], line["calls"]
             self._size_cut_off(attempt)
 
     def _drop(self, line: Line) -> None:
         """A group that failed, or that was played and says nothing; or one that is not needed, played or not."""
         states = (PLAYING, WAITING) if line["reason"] == SPARE else (PLAYING,)
-        if attempt := self._found(line["group"], *states):
+        if attempt := self._attempt_of(line["group"], *states):
             playing = attempt.state == PLAYING
             attempt.state = line["reason"]
             attempt.tokens, attempt.calls = line.get("tokens", attempt.tokens), line.get("calls", attempt.calls)
@@ -192,7 +194,7 @@ class Accounts:
         if version != self._version:
             self._fault(f"a batch of version {version} is handed out, expected version {self._version}")
         for group in line["groups"]:
-            if attempt := self._found(group, WAITING):
+            if attempt := self._attempt_of(group, WAITING):
                 attempt.state, attempt.batch = LEASED, version
                 self._under_way.pop(attempt.task, None)
                 self._settle(attempt)
@@ -217,7 +219,7 @@ class Accounts:
             attempt.tokens = _larger(attempt.tokens, played.tokens)
             attempt.calls = _larger(attempt.calls, played.calls)
 
-    def _found(self, group: int, *states: str) -> Attempt | None:
+    def _attempt_of(self, group: int, *states: str) -> Attempt | None:
         attempt = self.attempts.get(group)
         if attempt is None:
             self._fault(f"group {group} was never issued")

@@ -21,6 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from coa.errors import DamagedWeights, IncompleteWeights, SyncError, WrongVersion
+from coa.json_object import Json, JsonView
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +98,7 @@ class Layout:
 
     def header(self) -> bytes:
         """The part of a safetensors file before the bytes of the model."""
-        entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        entries: Json = {"__metadata__": {"format": "pt"}}
         for tensor in self.tensors:
             offsets = [tensor.start, tensor.stop]
             entries[tensor.name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": offsets}
@@ -197,7 +198,7 @@ def read_header(data: "memoryview | bytes", where: str, bucket_bytes: int) -> tu
     it is not a safetensors file."""
     try:
         (length,) = struct.unpack_from("<Q", data)
-        entries: Mapping[str, Any] = json.loads(bytes(data[8 : 8 + length]))
+        entries: JsonView = json.loads(bytes(data[8 : 8 + length]))
     except (struct.error, ValueError) as error:
         raise SyncError(f"{where}: not a safetensors file") from error
     spans = [

@@ -34,9 +34,10 @@ from coa.errors import (
     ToolDown,
     UserError,
 )
-from coa.http.addresses import is_web_address, shown
+from coa.http.addresses import is_web_address, redact
 from coa.http.client import Http, HttpConfig, NoReply
 from coa.http.keys import bearer, read_key
+from coa.json_object import Json, JsonView
 from coa.llm.completions import (
     CUT_OFF,
     EMPTY,
@@ -185,11 +186,11 @@ class Endpoint:
     def move(self, url: str) -> None:
         """Sends all further attempts to another URL, those of requests under way too."""
         self._url = f"{url.rstrip('/')}/chat/completions"
-        self._describe = replace(self._describe, url=shown(self._url))
+        self._describe = replace(self._describe, url=redact(self._url))
 
     async def complete(
         self,
-        messages: Sequence[Mapping[str, Any]],
+        messages: Sequence[JsonView],
         *,
         seed: int | None,
         stop: Sequence[str] = (),
@@ -247,10 +248,10 @@ class Endpoint:
         failed.usage = took
         raise failed from None
 
-    def _renamed(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _renamed(self, body: JsonView) -> JsonView:
         return {self._names.get(name, name): value for name, value in body.items()} if self._names else body
 
-    def _learn_name(self, refused: Rejected, sent: Mapping[str, Any]) -> bool:
+    def _learn_name(self, refused: Rejected, sent: JsonView) -> bool:
         """Whether the endpoint refused a field for its name, and has another name for it, which all further requests
         use."""
         old = refused_field(refused.body, sent)
@@ -267,14 +268,14 @@ class Endpoint:
             self.notices.append(text)
             _log.warning("%s: %s", self._describe.url, text)
 
-    def _advice(self, refused: Rejected, body: Mapping[str, Any]) -> str:
+    def _advice(self, refused: Rejected, body: JsonView) -> str:
         """Which setting changes the field that a refusal names; empty if it names none."""
         named = refused_field(refused.body, self._renamed(body))
         field = next((old for old, new in self._names.items() if new == named), named)
         setting = ".".join(filter(None, (self._where, "extra", field)))
         return f"; {setting}=null leaves this field out, another value replaces it" if field else ""
 
-    def _refuses_all(self, kind: Kind, body: Mapping[str, Any]) -> bool:
+    def _refuses_all(self, kind: Kind, body: JsonView) -> bool:
         """Whether this refused request and those before it mean that a setting is wrong."""
         if kind in self._answered:
             return False
@@ -284,9 +285,7 @@ class Endpoint:
     async def close(self) -> None:
         await self.http.close()
 
-    async def _attempt(
-        self, body: Mapping[str, Any], kind: Kind, tokens: int, on_send: Callable[[], None]
-    ) -> Completion:
+    async def _attempt(self, body: JsonView, kind: Kind, tokens: int, on_send: Callable[[], None]) -> Completion:
         permit = await self.limiter.start(tokens)
         used = None
         try:
@@ -318,24 +317,24 @@ class Endpoint:
 
 def request_body(
     config: EndpointConfig,
-    messages: Sequence[Mapping[str, Any]],
+    messages: Sequence[JsonView],
     *,
     seed: int | None,
     stop: Sequence[str],
-    options: Mapping[str, Any],
-) -> dict[str, Any]:
+    options: JsonView,
+) -> Json:
     """The body of a request; values of None are left out, and so left to the endpoint."""
     body = {"model": config.name, "messages": list(messages), "seed": seed, "stop": list(stop) or None}
     body |= {"temperature": config.temperature, "top_p": config.top_p, "max_tokens": config.max_tokens}
     return {key: value for key, value in {**body, **options, **config.extra}.items() if value is not None}
 
 
-def kind_of(body: Mapping[str, Any]) -> Kind:
+def kind_of(body: JsonView) -> Kind:
     """The kind of a request, which an endpoint supports or refuses: the names of its fields."""
     return frozenset(body) - {"messages", "seed"}
 
 
-def reseeded(body: Mapping[str, Any], empty: int) -> Mapping[str, Any]:
+def reseeded(body: JsonView, empty: int) -> JsonView:
     """The request to send after `empty` completions without text: its seed, if it has one, is changed, since equal
     requests may get equal replies."""
     return {**body, "seed": derive(body["seed"], "empty", empty)} if empty and "seed" in body else body
@@ -346,5 +345,5 @@ def check_endpoint(config: EndpointConfig, where: str) -> None:
     if config.url is None or not config.name:
         raise UserError(f"a language model is needed: set {where}.url and {where}.name")
     if not is_web_address(config.url):
-        raise UserError(f"{where}.url is {shown(config.url)}, expected an address such as http://127.0.0.1:8000/v1")
+        raise UserError(f"{where}.url is {redact(config.url)}, expected an address such as http://127.0.0.1:8000/v1")
     bearer(config.key_env)

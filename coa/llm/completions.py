@@ -14,10 +14,10 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from coa.errors import ContextTooLong, UserError
 from coa.http.client import TRY_AGAIN, NoReply, Reply
+from coa.json_object import JsonView
 from coa.unicode import whole
 from coa.usage import Usage
 
@@ -85,14 +85,14 @@ class Describer:
         return f"{what}: {message}" if message else what
 
 
-def estimate(messages: Sequence[Mapping[str, Any]], max_tokens: int | None) -> int:
+def estimate(messages: Sequence[JsonView], max_tokens: int | None) -> int:
     """Estimated maximum tokens of a request; only those of the prompt if its reply has no limit."""
     return sum(len(str(message["content"])) for message in messages) // CHARS_PER_TOKEN + (max_tokens or 0)
 
 
 def read(reply: Reply, describe: Describer) -> Completion:
     """The completion in a reply; raises NoReply if another attempt may help, else UserError or ContextTooLong."""
-    words = said(reply.text)
+    words = error_message(reply.text)
     if not 200 <= reply.status < 300:
         raise _refusal(reply, words, describe)
     try:
@@ -129,7 +129,7 @@ def _text_of_part(part: object) -> str:
     return ""
 
 
-def _instead(message: Mapping[str, Any], finish: str) -> str:
+def _instead(message: JsonView, finish: str) -> str:
     """What a message without text has in its place, as words that follow a colon."""
     if finish == CUT_OFF:
         return "its tokens (max_tokens) were used up before its first word"
@@ -147,10 +147,10 @@ def _instead(message: Mapping[str, Any], finish: str) -> str:
     return "" if finish in ("", "stop") else f"its finish reason is {finish}"
 
 
-def said(body: str) -> str:
+def error_message(body: str) -> str:
     """The message in the body of an error, in any of the common places; otherwise the body itself.
 
-    said('{"error": {"message": "no such model", "code": 404}}') == "no such model"
+    error_message('{"error": {"message": "no such model", "code": 404}}') == "no such model"
     """
     try:
         answer = json.loads(body)
@@ -183,7 +183,7 @@ def refused_field(refusal: str, sent: Collection[str]) -> str:
     refused_field('{"error": {"message": "Unknown name \\"seed\\"", "param": null}}', ["model", "seed"]) == "seed"
     """
     fields = [name for name in sent if name not in _IN_EVERY_REFUSAL]
-    words = said(refusal)
+    words = error_message(refusal)
     placed = (name for name in _places(refusal) if name in fields)
     named = (match[0] for match in _NAME.finditer(words) if match[0] in fields and _is_name(match, words))
     return next(placed, next(named, ""))
@@ -233,7 +233,7 @@ def _usage(usage: object) -> Usage:
     return Usage(prompt_tokens=prompt, completion_tokens=completion)
 
 
-def _count(counts: Mapping[str, Any], *names: str) -> int | None:
+def _count(counts: JsonView, *names: str) -> int | None:
     """The first readable number of tokens under one of the names: 12, 12.0 or "12"."""
     for name in names:
         try:

@@ -1,11 +1,11 @@
 """Speeds for the simulation: each is either recorded by a run or assumed from a device's specifications, and
 `assumptions` says which."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
+from coa.json_object import JsonView
 from coa.planning.clusters import Device
 from coa.planning.engine import Speeds, StepTimes
 from coa.planning.memory import width_of
@@ -91,7 +91,7 @@ def fit_learning(steps: Sequence[tuple[int, float]]) -> tuple[float, float]:
 
 def recorded(
     records: Sequence[Record],
-    result: Mapping[str, Any],
+    result: JsonView,
     groups: Sequence[Recorded],
     *,
     engines: int,

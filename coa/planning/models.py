@@ -11,9 +11,9 @@ and K key-value heads of size d, feed-forward size f, L layers and a vocabulary 
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from coa.json_object import Json, JsonView
 
 KNOWN = {"qwen2", "qwen3", "llama", "mistral"}
 """Supported values of `model_type`."""
@@ -67,7 +67,7 @@ class Architecture:
         return 2 * self.parameters + 2 * self.kv_elements * self.heads / self.kv_heads * context
 
 
-def published(name: str) -> dict[str, Any] | None:
+def published(name: str) -> Json | None:
     """The configuration (`config.json`) of a model on the Hugging Face hub; None if the model is not known here."""
     if SMOLLM_NAME.fullmatch(name):
         sizes = {**SMOLLM, "num_key_value_heads": 3, "vocab_size": 49152}
@@ -94,7 +94,7 @@ def published(name: str) -> dict[str, Any] | None:
     }
 
 
-def architecture_of(config: Mapping[str, Any]) -> Architecture | None:
+def architecture_of(config: JsonView) -> Architecture | None:
     """The sizes of a model with this `config.json`; None for an unsupported `model_type`.
 
     Raises KeyError if a size is missing.

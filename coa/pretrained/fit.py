@@ -61,12 +61,12 @@ def difference(
     """What transformers' `output_loading_info` says is wrong, in words; empty if nothing is. shapes: of the model's own
     tensors and of those in the files, as far as they are known."""
 
-    def named(name: str) -> str:
+    def describe(name: str) -> str:
         return f"{name} {list(shapes[name])}" if name in shapes else name
 
-    missing = [named(name) for name in sorted(loading["missing_keys"])]
+    missing = [describe(name) for name in sorted(loading["missing_keys"])]
     left = (name for name in sorted(loading["unexpected_keys"]) if not BUFFERS.fullmatch(name))
-    unexpected = [named(name) for name in left if not (heads and HEADS.fullmatch(name))]
+    unexpected = [describe(name) for name in left if not (heads and HEADS.fullmatch(name))]
     wrong = [f"{name} {list(had)}, not {list(wants)}" for name, had, wants in sorted(loading["mismatched_keys"])]
     parts = ((missing, "missing"), (unexpected, "not expected"), (wrong, "of another shape"))
     return "; ".join(f"{_count(names)} {what}: {few(names)}" for names, what in parts if names)

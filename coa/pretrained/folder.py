@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coa.errors import UserError
+from coa.json_object import Json, JsonView
 from coa.pretrained.fit import causal_class, check_fit
 from coa.pretrained.reading import quiet, read_object, reading
 from coa.pretrained.weights import ADAPTER, WITH_ADAPTERS, Stored, few, has_weights, stored_tensors
@@ -82,7 +83,7 @@ def check_folder(folder: Path, *, use: Use) -> Pretrained:
     return found
 
 
-def config_in(folder: Path) -> dict[str, Any]:
+def config_in(folder: Path) -> Json:
     """The folder's `config.json`; raises UserError, with what is there instead, if it has none."""
     if folder.is_file():
         kind = "GGUF, for llama.cpp: " if folder.suffix == ".gguf" else ""
@@ -102,7 +103,7 @@ def _adapters(folder: Path) -> str:
     return f"it holds adapters ({ADAPTER}) and no whole model: merge them into {base} first (peft: merge_and_unload)"
 
 
-def quantization_of(folder: Path, raw: Mapping[str, Any]) -> str:
+def quantization_of(folder: Path, raw: JsonView) -> str:
     """Name of the method by which a folder's weights are quantised; empty if they are not. raw: its `config.json`."""
     for section in (raw, raw.get("text_config")):
         for key in QUANTIZED:
@@ -111,7 +112,7 @@ def quantization_of(folder: Path, raw: Mapping[str, Any]) -> str:
     return next((method for name, method in QUANTIZED_FILES.items() if (folder / name).is_file()), "")
 
 
-def _method(described: Mapping[str, Any]) -> str:
+def _method(described: JsonView) -> str:
     """Name of the method, of which ModelOpt writes only its own name, as the producer."""
     producer = described.get("producer")
     named = producer.get("name") if isinstance(producer, Mapping) else None
@@ -122,7 +123,7 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
-def _read_config(folder: Path, raw: Mapping[str, Any]) -> Any:
+def _read_config(folder: Path, raw: JsonView) -> Any:
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 

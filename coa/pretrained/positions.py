@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from coa.json_object import JsonView
+
 LIMITS = ("model_max_length", "max_position_embeddings", "max_seq_len", "seq_length")
 """Where a configuration may say it; the first counts, as for vLLM."""
 STRETCHING = ("linear", "dynamic")
@@ -27,16 +29,16 @@ def hint_of(config: Any) -> str:
     return ""
 
 
-def rotations(config: Any) -> list[Mapping[str, Any]]:
+def rotations(config: Any) -> list[JsonView]:
     """The rotary embeddings of a configuration, one for each kind of layers if they differ: transformers 4 has them
     under `rope_scaling`, 5 under `rope_parameters`."""
     found = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     return [one for one in (found, *found.values()) if isinstance(one, Mapping)]
 
 
-def kind_of(rotation: Mapping[str, Any]) -> str:
+def kind_of(rotation: JsonView) -> str:
     return str(rotation.get("rope_type") or rotation.get("type"))
 
 
-def _factor(rotation: Mapping[str, Any]) -> float:
+def _factor(rotation: JsonView) -> float:
     return float(rotation.get("factor") or 1.0)

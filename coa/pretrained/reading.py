@@ -5,9 +5,9 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from coa.errors import UserError
+from coa.json_object import Json
 
 LFS = b"version https://git-lfs"
 LFS_BYTES = 1024
@@ -65,7 +65,7 @@ def require_content(path: Path) -> None:
         raise UserError(f"{path}: a git-LFS pointer in place of the file: fetch it with `git lfs pull`")
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> Json:
     """The JSON object in a file; raises UserError if there is none."""
     require_content(path)
     with reading(f"{path}: not JSON"):

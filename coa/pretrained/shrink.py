@@ -4,9 +4,11 @@ not. A model of it, with random weights, is built and run in a fraction of a sec
 Rules go by the names of settings, and know no family. Layers are one of each kind; windows and the positions at which
 rotary embeddings change are so small that a short sequence is beyond them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, cast
+
+from coa.json_object import Json, JsonView
 
 VOCABULARY = 96
 """Words of the vocabulary."""
@@ -52,10 +54,10 @@ _INDICES = "*_layers *_idxs *_layer_ids"
 
 def shrunk(config: Any) -> Any:
     """A configuration of the same class, and of the same classes in it."""
-    tree: dict[str, Any] = config.to_dict()
+    tree: Json = config.to_dict()
     tree.pop("model_type", None)
     parts = [name for name in getattr(config, "sub_configs", {}) if _has(config, name)]
-    changed: dict[str, Any] = {name: shrunk(getattr(config, name)) for name in parts}
+    changed: Json = {name: shrunk(getattr(config, name)) for name in parts}
     if _has(config, _LAYERS) and isinstance(config.num_hidden_layers, int):
         changed |= _fewer_layers(config, tree)
     changed |= dict(_smaller(tree, changed))
@@ -82,7 +84,7 @@ def _whole_heads(config: Any) -> bool:
     return all(_has(config, one) for one in both) and config.num_key_value_heads == config.num_attention_heads
 
 
-def _fewer_layers(config: Any, tree: Mapping[str, Any]) -> dict[str, Any]:
+def _fewer_layers(config: Any, tree: JsonView) -> Json:
     """One layer of each kind, two at least. Kinds are told apart by what has an entry a layer."""
     layers: int = config.num_hidden_layers
     columns = {name: column for name, value in tree.items() if (column := _by_layer(name, value, layers)) is not None}
@@ -93,7 +95,7 @@ def _fewer_layers(config: Any, tree: Mapping[str, Any]) -> dict[str, Any]:
     if len(kept) == 1:
         kept *= 4 if any(_fits(name, _PERIODS) for name in tree) else 2
     names = getattr(type(config), "attribute_map", {})
-    return {names.get(_LAYERS, _LAYERS): len(kept), **{name: _kept(tree[name], kept, layers) for name in columns}}
+    return {names.get(_LAYERS, _LAYERS): len(kept), **{name: _keep(tree[name], kept, layers) for name in columns}}
 
 
 def _by_layer(name: str, value: Any, layers: int) -> list[Any] | None:
@@ -111,7 +113,7 @@ def _by_layer(name: str, value: Any, layers: int) -> list[Any] | None:
     return None
 
 
-def _kept(value: Any, kept: Sequence[int], layers: int) -> Any:
+def _keep(value: Any, kept: Sequence[int], layers: int) -> Any:
     """The entries of the layers that are kept, in the form that they have."""
     if isinstance(value, dict):
         by_number = {int(key): one for key, one in cast(dict[Any, Any], value).items()}
@@ -119,12 +121,12 @@ def _kept(value: Any, kept: Sequence[int], layers: int) -> Any:
     return [value[i] for i in kept] if len(value) == layers else [new for new, old in enumerate(kept) if old in value]
 
 
-def _smaller(tree: Mapping[str, Any], done: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _smaller(tree: JsonView, done: JsonView) -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         if name in done or isinstance(value, bool):
             continue
         if name in ("rope_parameters", "rope_scaling") and isinstance(value, dict):
-            yield name, _rotation(cast(dict[str, Any], value))
+            yield name, _rotation(cast(Json, value))
         elif name.endswith("token_id") and isinstance(value, int):
             yield name, value % VOCABULARY if value >= 0 else value
         elif name.endswith("token_id") and isinstance(value, list):
@@ -134,12 +136,12 @@ def _smaller(tree: Mapping[str, Any], done: Mapping[str, Any]) -> Iterator[tuple
             yield name, min(value, most)
 
 
-def _rotation(tree: Mapping[str, Any]) -> dict[str, Any]:
+def _rotation(tree: JsonView) -> Json:
     """Rotary embeddings for few positions; by kind of layer, or one for all."""
-    found: dict[str, Any] = {}
+    found: Json = {}
     for name, value in tree.items():
         if isinstance(value, dict):
-            found[name] = _rotation(cast(dict[str, Any], value))
+            found[name] = _rotation(cast(Json, value))
         elif name == "original_max_position_embeddings" and isinstance(value, int):
             found[name] = ORIGINAL_POSITIONS
         elif isinstance(value, (list, tuple)):  # a factor for each pair of dimensions

@@ -3,12 +3,12 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from coa.agent.profiles import profile as find_profile
 from coa.agent.records import EpisodeRecord
 from coa.grading.programs import TESTS
 from coa.grading.votes import votes_of
+from coa.json_object import Json
 from coa.reporting.statistics import majority_at_k, mean_at_k, pass_at_k
 from coa.tasks.published.benchmark import Benchmark, Decoding
 from coa.tasks.published.table import BENCHMARKS, of_family
@@ -27,7 +27,7 @@ def results(
     first_rows: bool,
     made_up: Collection[str] = (),
     published: Mapping[str, Sequence[int]] | None = None,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Json]:
     """The results by benchmark; tasks of no benchmark are left out.
 
     n is the number of all tasks: an episode without an answer, truncated or malformed, is wrong. `first_rows`: whether
@@ -39,7 +39,7 @@ def results(
     for task in tasks:
         if benchmark := of_family(task.family):
             found[benchmark.name].append(task)
-    by_name: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, Json] = {}
     for name, its_tasks in found.items():
         how = decoding(BENCHMARKS[name])
         warnings = [
@@ -53,7 +53,7 @@ def results(
     return by_name
 
 
-def _result(benchmark: Benchmark, tasks: Sequence[Task], episodes: Episodes, decoding: Decoding) -> dict[str, Any]:
+def _result(benchmark: Benchmark, tasks: Sequence[Task], episodes: Episodes, decoding: Decoding) -> Json:
     correct = [[int(episode.correct) for episode in episodes[task.id]] for task in tasks]
     families = sorted({task.family for task in tasks} - {benchmark.name})
     named = f", {SAMPLE_TESTS_ONLY}" if len(with_sample_tests_only(tasks)) == len(tasks) else ""
@@ -76,9 +76,9 @@ def _result(benchmark: Benchmark, tasks: Sequence[Task], episodes: Episodes, dec
 
 def _of_several(
     benchmark: Benchmark, tasks: Sequence[Task], episodes: Episodes, correct: Sequence[Sequence[int]], samples: int
-) -> dict[str, Any]:
+) -> Json:
     """pass@k for powers of two and for all samples; the majority vote, if answers are short enough to be the same."""
-    several: dict[str, Any] = {"pass_at_k": {str(k): pass_at_k(correct, k) for k in ks_of(samples)}}
+    several: Json = {"pass_at_k": {str(k): pass_at_k(correct, k) for k in ks_of(samples)}}
     if benchmark.grader != TESTS:
         votes = [votes_of([episode.answer for episode in episodes[task.id]], task.grader) for task in tasks]
         several["majority_at_k"] = majority_at_k(votes, correct)

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import yaml
+
+from coa.json_object import JsonView
 
 LICENSE = "other"
 LICENSE_NOTE = (
@@ -14,7 +15,7 @@ LICENSE_NOTE = (
 TAGS = ["chain-of-agents", "agent", "tool-use"]
 
 
-def front(values: Mapping[str, Any]) -> str:
+def front(values: JsonView) -> str:
     return f"---\n{yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True)}---"
 
 
@@ -31,7 +32,7 @@ def joined(parts: Iterable[str]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def flat(tree: JsonView, prefix: str = "") -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for name, value in tree.items():
         if isinstance(value, Mapping):
@@ -45,5 +46,5 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}"
 
 
-def counted(counts: Mapping[str, int]) -> Iterable[tuple[str, str]]:
+def rows_of_counts(counts: Mapping[str, int]) -> Iterable[tuple[str, str]]:
     return ((key or "-", f"{n:,}") for key, n in counts.items())

@@ -7,12 +7,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from coa.json_object import Json
 from coa.reporting.boundary import SinkBoundary
 from coa.storage.files import sync
 from coa.storage.jsonl import append_line, read_lines, write_lines
 from coa.unicode import whole
 
-Record = dict[str, Any]
+Record = Json
 """{"stage": "rl", "step": 7, "time": 1763683200.0 (seconds since 1970), ... what the step measured}"""
 
 

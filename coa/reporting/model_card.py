@@ -4,9 +4,9 @@ A pure function from plain values to text, figures and intervals from the run's 
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from coa.json_object import Json, JsonView
 from coa.reporting.markdown import LICENSE, LICENSE_NOTE, TAGS, code, flat, front, joined, number, table
 from coa.tasks.samples import result_name
 
@@ -17,9 +17,9 @@ GAINS = "; of gains, which are task by task, Newcombe's"
 
 def model_card(
     name: str,
-    report: Mapping[str, Any],
-    config: Mapping[str, Any],
-    agent: Mapping[str, Any],
+    report: JsonView,
+    config: JsonView,
+    agent: JsonView,
     *,
     base: str | None,
     data: Sequence[str],
@@ -73,7 +73,7 @@ turn = model.generate(**prompt, max_new_tokens=512, stop_strings=stops, tokenize
 print(tokenizer.decode(turn[0], skip_special_tokens=False))"""
 
 
-def _model_front(base: str | None) -> dict[str, Any]:
+def _model_front(base: str | None) -> Json:
     return {
         "license": LICENSE,
         "library_name": "transformers",
@@ -83,7 +83,7 @@ def _model_front(base: str | None) -> dict[str, Any]:
     }
 
 
-def _stages(stages: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def _stages(stages: JsonView) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name, stage in stages.items():
         samples = stage.get("kept" if name == "distill" else "samples")
@@ -91,7 +91,7 @@ def _stages(stages: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _settings(config: Mapping[str, Any]) -> list[str]:
+def _settings(config: JsonView) -> list[str]:
     parts: list[str] = []
     for stage in ("sft", "rl"):
         if settings := config.get(stage):
@@ -99,7 +99,7 @@ def _settings(config: Mapping[str, Any]) -> list[str]:
     return parts
 
 
-def _evaluation(evaluation: Mapping[str, Any]) -> list[str]:
+def _evaluation(evaluation: JsonView) -> list[str]:
     parts = [
         (stage, family, part)
         for stage in ("sft", "rl", "gain")
@@ -125,18 +125,18 @@ def _evaluation(evaluation: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _tasks(part: Mapping[str, Any]) -> int | None:
+def _tasks(part: JsonView) -> int | None:
     return next((estimate["n"] for _, key in MEASURED if (estimate := part.get(key))), part.get("n"))
 
 
-def _interval(estimate: Mapping[str, Any] | None, *, signed: bool) -> str:
+def _interval(estimate: JsonView | None, *, signed: bool) -> str:
     if estimate is None:
         return "-"
     mean, low, high = (f"{value:{'+' if signed else ''}.3f}" for value in (estimate["mean"], *estimate["ci95"]))
     return f"{mean} [{low}, {high}]"
 
 
-def _shares(evaluation: Mapping[str, Any]) -> str:
+def _shares(evaluation: JsonView) -> str:
     """Sentences about episodes that are not well formed; which episodes, if the report says so."""
     sentences: list[str] = []
     for stage in ("sft", "rl"):
@@ -148,7 +148,7 @@ def _shares(evaluation: Mapping[str, Any]) -> str:
     return " ".join(sentences)
 
 
-def _cost(cost: Mapping[str, Any]) -> str:
+def _cost(cost: JsonView) -> str:
     if not cost:
         return ""
     sides = (("team", cost["multi_agent"]), ("model", cost["afm"]))

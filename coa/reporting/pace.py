@@ -32,7 +32,7 @@ class Pace:
             self._marks.pop()
         self._marks.append((now, done))
 
-    def left(self, total: int, now: float) -> float | None:
+    def seconds_left(self, total: int, now: float) -> float | None:
         """Estimated seconds until `total` is done; None while there are too few marks."""
         if len(self._marks) < LEAST_MARKS:
             return None

@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from coa.agent.grammar import parse
+from coa.json_object import Json, JsonView
 from coa.reporting.boundary import SinkBoundary
 from coa.reporting.curves import RED, RL, SFT, charts
 from coa.reporting.metrics import Record
@@ -91,7 +92,7 @@ class Section:
 
 def page(
     title: str,
-    report: Mapping[str, Any],
+    report: JsonView,
     metrics: Sequence[Record],
     examples: Sequence[Example],
     boundary: SinkBoundary,
@@ -151,7 +152,7 @@ def _points(share: float) -> str:
     return f"{round(100 * share, 1):+.1f}".replace("-", "\u2212")
 
 
-def gain(report: Mapping[str, Any], kind: str, family: str | None = None) -> Cell:
+def gain(report: JsonView, kind: str, family: str | None = None) -> Cell:
     """The gain of RL over SFT in percentage points, with its interval if the report has it: task by task."""
     path = ("evaluation.gain",) if family is None else ("evaluation.gain.families", family)
     if (found := look_up(report, *path, kind)) is None:
@@ -162,7 +163,7 @@ def gain(report: Mapping[str, Any], kind: str, family: str | None = None) -> Cel
     return Marked(points, sign, f"[{low}, {high}]")
 
 
-def tiles(report: Mapping[str, Any]) -> Iterator[Tile]:
+def tiles(report: JsonView) -> Iterator[Tile]:
     """The most important figures, as far as they were measured."""
     for label, kind in (("Greedy pass@1", "greedy"), ("Sampled pass@1", "pass_at_1")):
         before, after = (look_up(report, f"evaluation.{model}.{kind}.mean") for model in ("sft", "rl"))
@@ -179,7 +180,7 @@ def tiles(report: Mapping[str, Any]) -> Iterator[Tile]:
         yield Tile("Format errors", percent(before), "after SFT")
 
 
-def alarms(report: Mapping[str, Any]) -> Iterator[str]:
+def alarms(report: JsonView) -> Iterator[str]:
     """Sentences about what the figures do not show: families of tasks that were not trained, and groups that failed."""
     for one in look_up(report, "rl.families_vanished") or []:
         yield f"The family {one['family']} was not trained {_lasting(one)}: {one['why']}."
@@ -187,11 +188,11 @@ def alarms(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"Most groups failed {_lasting(one)}: {one['why']}."
 
 
-def _lasting(spell: Mapping[str, Any]) -> str:
+def _lasting(spell: JsonView) -> str:
     return f"from version {spell['since']} " + ("on" if spell["until"] is None else f"to {spell['until']}")
 
 
-def intervals(report: Mapping[str, Any]) -> dict[str, Any] | None:
+def intervals(report: JsonView) -> Json | None:
     """The estimates of both models, and the number of tasks behind them."""
     rows, counts = [], set()
     for kind, key in (("greedy", "greedy"), ("sampled", "pass_at_1")):
@@ -204,7 +205,7 @@ def intervals(report: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"bars": rows, "tasks": ", ".join(map(number, sorted(counts)))}
 
 
-def families(report: Mapping[str, Any]) -> Table:
+def families(report: JsonView) -> Table:
     rows = []
     for name in _names(report, "evaluation.sft.families", "evaluation.rl.families"):
         before = look_up(report, "evaluation.sft.families", name) or {}
@@ -217,7 +218,7 @@ def families(report: Mapping[str, Any]) -> Table:
     return _measured(Table(heads, tuple(rows)))
 
 
-def strategies(report: Mapping[str, Any]) -> Table:
+def strategies(report: JsonView) -> Table:
     """The share of each family's episodes that took each strategy, if the world measures strategies."""
     paths = [f"evaluation.{model}.strategies" for model in ("sft", "rl")]
     families = _names(report, *paths)
@@ -234,7 +235,7 @@ def strategies(report: Mapping[str, Any]) -> Table:
     return Table(heads, tuple(rows))
 
 
-def costs(report: Mapping[str, Any]) -> Table:
+def costs(report: JsonView) -> Table:
     keys = ("tokens_per_success", "tool_calls_per_success", "successes", "n")
     rows = tuple(
         (label, *(number(look_up(report, f"cost.{side}.{key}")) for key in keys))
@@ -244,7 +245,7 @@ def costs(report: Mapping[str, Any]) -> Table:
     return Table(("", "tokens per success", "tool calls per success", "successes", "attempts"), rows)
 
 
-def times(report: Mapping[str, Any]) -> Table:
+def times(report: JsonView) -> Table:
     """Shares of engines' and learners' time by activity."""
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (f"{who}: {state.replace('_', ' ')}", percent(share))
@@ -257,18 +258,18 @@ def times(report: Mapping[str, Any]) -> Table:
     return Table(("", "share"), rows)
 
 
-def bottleneck(report: Mapping[str, Any]) -> tuple[str, ...]:
+def bottleneck(report: JsonView) -> tuple[str, ...]:
     """What the loop waited for, and which setting would help."""
     return tuple(filter(None, (look_up(report, f"bottleneck.{key}") for key in ("sentence", "advice"))))
 
 
-def course(report: Mapping[str, Any]) -> list[list[Table]]:
+def course(report: JsonView) -> list[list[Table]]:
     """Two columns: what each stage did, and how the parts of RL worked together."""
     left, right = [_stages(report), _distillation(report)], [_reinforcement(report)]
     return [left, right] if any(table.rows for table in (*left, *right)) else []
 
 
-def _stages(report: Mapping[str, Any]) -> Table:
+def _stages(report: JsonView) -> Table:
     rows = tuple(
         (name.upper(), number(stage["steps"]), number(stage["samples"]), duration(stage["seconds"]))
         for name in ("sft", "rl")
@@ -277,7 +278,7 @@ def _stages(report: Mapping[str, Any]) -> Table:
     return Table(("stage", "steps", "samples", "time"), rows)
 
 
-def _distillation(report: Mapping[str, Any]) -> Table:
+def _distillation(report: JsonView) -> Table:
     rows: list[tuple[Cell, ...]] = []
     if distill := look_up(report, "stages.distill"):
         rows += [("transcripts", number(distill["transcripts"])), ("kept", number(distill["kept"]))]
@@ -285,7 +286,7 @@ def _distillation(report: Mapping[str, Any]) -> Table:
     return Table(("distillation", ""), tuple(rows))
 
 
-def _reinforcement(report: Mapping[str, Any]) -> Table:
+def _reinforcement(report: JsonView) -> Table:
     rows: list[tuple[Cell, ...]] = []
     if look_up(report, "rl"):
         mean, most = (number(look_up(report, f"rl.staleness_{kind}")) for kind in ("mean", "max"))
@@ -303,7 +304,7 @@ def _reinforcement(report: Mapping[str, Any]) -> Table:
     return Table(("reinforcement", ""), tuple(rows))
 
 
-def trajectory(example: Example) -> dict[str, Any]:
+def trajectory(example: Example) -> Json:
     """One chain, its tags coloured by role; text that is no chain is shown as it is."""
     parsed = parse(example.text)
     spans = [_span(span.tag, ROLE_COLOURS.get(span.tag, OTHER_ROLE), span.tag, span.text) for span in parsed.chain]
@@ -335,7 +336,7 @@ def _measured(table: Table) -> Table:
     return Table(heads, tuple(rows))
 
 
-def _names(report: Mapping[str, Any], *paths: str) -> list[str]:
+def _names(report: JsonView, *paths: str) -> list[str]:
     """The keys at several places, in order, each once."""
     return list(dict.fromkeys(name for path in paths for name in look_up(report, path) or {}))
 

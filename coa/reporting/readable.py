@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from coa.json_object import JsonView
+
 DASH = "-"
 
 
-def look_up(report: Mapping[str, Any], path: str, *keys: str) -> Any:
+def look_up(report: JsonView, path: str, *keys: str) -> Any:
     """The value at a dotted path, then at the keys, which may have dots themselves; None if there is none.
 
     look_up(report, "evaluation.rl.families", "math.train")

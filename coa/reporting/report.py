@@ -1,10 +1,10 @@
 """Writes the results of a run: report.json, whose keys are a contract, and the page report.html."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from coa.json_object import JsonView
 from coa.reporting.boundary import SinkBoundary
 from coa.reporting.metrics import Record
 from coa.reporting.page import Example, page
@@ -16,7 +16,7 @@ PAGE = "report.html"
 
 def write_report(
     folder: Path,
-    report: Mapping[str, Any],
+    report: JsonView,
     metrics: Sequence[Record],
     examples: Sequence[Example] = (),
     title: str = "Chain-of-Agents",

@@ -101,8 +101,8 @@ def _ways(
     if all(task.id in greedy for task in tasks):
         ones = [greedy[task.id] for task in tasks]
         sure = [[int(episode.correct) for episode in some] for some in ones]
-        yield way("greedy", mean_at_k(sure), [fmean(some) for some in sure], *_spent(ones), 0.0)
-    tokens, written = _spent(attempts)
+        yield way("greedy", mean_at_k(sure), [fmean(some) for some in sure], *_mean_tokens(ones), 0.0)
+    tokens, written = _mean_tokens(attempts)
     yield way("pass@1", mean_at_k(right), once, tokens, written, 0.0)
     for name, choices in _choices(tasks, attempts, judged):
         chosen = [[some[choice.index]] for some, choice in zip(right, choices, strict=True)]
@@ -113,7 +113,7 @@ def _ways(
         yield way(f"pass@{j}", pass_at_k(right, j), of_any(j), j * tokens, j * written, 0.0)
 
 
-def _spent(attempts: Sequence[Sequence[EpisodeRecord]]) -> tuple[float, float]:
+def _mean_tokens(attempts: Sequence[Sequence[EpisodeRecord]]) -> tuple[float, float]:
     """Mean tokens sent and tokens written, per attempt at a task."""
     return (
         fmean(fmean(episode.tokens_sent for episode in some) for some in attempts),

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from coa.errors import UserError
+from coa.json_object import JsonView
 from coa.reporting.boundary import SinkBoundary
 from coa.reporting.metrics import Record, measured
 from coa.storage.files import write_atomically
@@ -110,7 +111,7 @@ class WandbSink:
         config: WandbConfig,
         mode: WandbMode,
         *,
-        recipe: Mapping[str, Any],
+        recipe: JsonView,
         say: Callable[[str], None],
         boundary: SinkBoundary,
     ) -> None:

@@ -82,7 +82,7 @@ class ChainReader:
             before, self._rest = self._rest[: found.start()], self._rest[found.end() :]
             yield from self._pass_on(before)
             yield from self._meet(found[2].lower(), closing=bool(found[1]))
-        keep = 0 if whole else held(self._rest)
+        keep = 0 if whole else partial_tag_length(self._rest)
         text, self._rest = self._rest[: len(self._rest) - keep], self._rest[len(self._rest) - keep :]
         yield from self._pass_on(text)
 
@@ -109,7 +109,7 @@ class ChainReader:
             yield Text(text)
 
 
-def held(text: str) -> int:
+def partial_tag_length(text: str) -> int:
     """Number of characters at the end of a text that may be the beginning of a tag, or of an escaped tag."""
     at = text.rfind("<", max(0, len(text) - HELD))
     return 0 if at < 0 or ">" in text[at:] else len(text) - at

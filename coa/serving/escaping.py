@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coa.agent.untrusted import Untrusted
+from coa.json_object import Json
 from coa.serving.faults import invalid
-
-Json = dict[str, Any]
 
 SHOWN = ("messages", "system", "prompt", "tools", "documents", "chat_template_kwargs", "suffix")
 """Fields that chat templates print."""

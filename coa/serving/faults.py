@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coa.errors import UserError
+from coa.json_object import Json
 from coa.serving.events import TOOL_DOWN
 
 _TYPES = {
@@ -35,18 +36,18 @@ class ApiError(UserError):
     def __str__(self) -> str:
         return self.message
 
-    def body(self, path: str) -> dict[str, Any]:
+    def body(self, path: str) -> Json:
         """The error in the format of the protocol at that path."""
         return self.anthropic() if path.startswith("/v1/messages") else self.openai()
 
     def headers(self) -> dict[str, str]:
         return {} if self.retry_after_s is None else {"Retry-After": str(max(1, round(self.retry_after_s)))}
 
-    def openai(self) -> dict[str, Any]:
+    def openai(self) -> Json:
         kind = _TYPES.get(self.status, "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
-    def anthropic(self) -> dict[str, Any]:
+    def anthropic(self) -> Json:
         return {"type": "error", "error": {"type": _TYPES.get(self.status, "api_error"), "message": self.message}}
 
 

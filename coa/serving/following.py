@@ -14,6 +14,7 @@ from typing import Any
 
 from coa.config import read
 from coa.errors import UserError
+from coa.json_object import JsonView
 from coa.storage.checkpoints import PROGRESS, RECORD
 
 STAGE = "rl"
@@ -60,7 +61,7 @@ def caution_of(run: Path) -> str:
     return f"{run} is followed to its finished model only: {why}"
 
 
-def _section(found: Any, name: str) -> Mapping[str, Any]:
+def _section(found: Any, name: str) -> JsonView:
     return (found.get(name) if isinstance(found, Mapping) else None) or {}
 
 

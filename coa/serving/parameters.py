@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from coa.json_object import JsonView
 from coa.serving.faults import ApiError, invalid
 from coa.serving.limits.constraints import check_constraints
 
@@ -44,7 +45,7 @@ class Rules:
             return Effect.honoured
         return Effect.none if name in self.no_effect else Effect.refused
 
-    def refused(self, given: Mapping[str, Any]) -> str | None:
+    def refused(self, given: JsonView) -> str | None:
         """The first parameter that is refused."""
         for name, value in given.items():
             if self.effect(name) is Effect.refused and self.asks.get(name, _is_set)(value):
@@ -52,7 +53,7 @@ class Rules:
         return None
 
 
-def check_agent(protocol: Protocol, given: Mapping[str, Any]) -> None:
+def check_agent(protocol: Protocol, given: JsonView) -> None:
     """Raises ApiError if a request to the agent has a parameter that is refused."""
     if (name := AGENT[protocol].refused(given)) is None:
         return
@@ -61,7 +62,7 @@ def check_agent(protocol: Protocol, given: Mapping[str, Any]) -> None:
     raise _unsupported(name)
 
 
-def check_model(protocol: Protocol, given: Mapping[str, Any]) -> None:
+def check_model(protocol: Protocol, given: JsonView) -> None:
     """Raises ApiError if a request to the model alone has a parameter that is refused, or too large a constraint."""
     if (name := MODEL[protocol].refused(given)) is not None:
         raise _unsupported(name)

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from coa.agent.episode import AgentConfig, Limits
+from coa.json_object import Json
 from coa.serving.detail import Detail
 from coa.serving.faults import ApiError, invalid, invalid_form
 from coa.serving.parameters import Protocol, check_agent
@@ -84,7 +85,7 @@ class Defaults:
 
 
 def of_chat(body: CreateChat, profile: str, defaults: Defaults) -> AgentRequest:
-    check_agent(Protocol.chat, given(body))
+    check_agent(Protocol.chat, explicit_fields(body))
     return _request(
         question_of(_read(body.messages)),
         body,
@@ -98,7 +99,7 @@ def of_chat(body: CreateChat, profile: str, defaults: Defaults) -> AgentRequest:
 
 
 def of_completion(body: CreateCompletion, profile: str, defaults: Defaults) -> AgentRequest:
-    check_agent(Protocol.completions, given(body))
+    check_agent(Protocol.completions, explicit_fields(body))
     if not isinstance(body.prompt, str):
         raise invalid("the agent takes one prompt, as text", "prompt")
     return _request(
@@ -126,14 +127,14 @@ def of_message(body: CreateMessage, profile: str, defaults: Defaults) -> AgentRe
 
 
 def question_of_message(body: CountTokens) -> str:
-    check_agent(Protocol.messages, given(body))
+    check_agent(Protocol.messages, explicit_fields(body))
     system = [("system", _text(body.system, "system"))] if body.system else []
     return question_of([*system, *_read(body.messages)])
 
 
 def of_response(body: CreateResponse, before: Sequence[Message], profile: str, defaults: Defaults) -> AgentRequest:
     """before: the conversation of `previous_response_id`."""
-    check_agent(Protocol.responses, given(body))
+    check_agent(Protocol.responses, explicit_fields(body))
     instructions = [("system", body.instructions)] if body.instructions else []
     said = [*before, *messages_of(body)]
     options = (
@@ -200,7 +201,7 @@ def _text(content: str | list[Part] | None, param: str, *, own: bool = False) ->
             return "\n".join(part.text or "" for part in parts)
 
 
-def given(body: CreateChat | CreateCompletion | CountTokens | CreateResponse) -> dict[str, Any]:
+def explicit_fields(body: CreateChat | CreateCompletion | CountTokens | CreateResponse) -> Json:
     """The parameters that the client sent, without defaults."""
     return body.model_dump(exclude_unset=True)
 
@@ -255,7 +256,7 @@ def lowered(limits: Limits, options: AgentOptions, max_tokens: int | None) -> Li
 
 def fields_of(
     body: CreateResponse, defaults: Defaults, id: str, now: int, *, plain: bool = False, stores: bool = True
-) -> dict[str, Any]:
+) -> Json:
     """The fields of a response's resource that the request determines. stores: whether the server stores responses."""
     # The model alone uses vLLM's sampling defaults.
     temperature = 1.0 if plain else defaults.temperature

@@ -20,7 +20,7 @@ from secrets import token_hex
 import numpy as np
 
 from coa.agent.journal import Journal, Observed, Said
-from coa.serving.chain import held
+from coa.serving.chain import partial_tag_length
 from coa.serving.faults import ApiError
 from coa.serving.retelling import Diverged, Retelling
 from coa.types import Tokens
@@ -188,9 +188,9 @@ def cut_short(steps: Sequence[Step], decode: Callable[[Sequence[int]], str]) -> 
     so no client has seen them. decode: returns the text of tokens."""
     begun = begun_in(steps)
     drop = 0
-    while drop < len(begun) and held(decode(begun[: len(begun) - drop])):
+    while drop < len(begun) and partial_tag_length(decode(begun[: len(begun) - drop])):
         drop += 1
-    if held(decode(begun)) < len(decode(begun)) - len(decode(begun[: len(begun) - drop])):
+    if partial_tag_length(decode(begun)) < len(decode(begun)) - len(decode(begun[: len(begun) - drop])):
         drop -= 1  # the first of these tokens has text before the tag as well
     return _without(list(steps), drop), drop
 

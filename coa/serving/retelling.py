@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-Json = dict[str, Any]
+from coa.json_object import Json
+
 TEXTS = ("content", "reasoning", "reasoning_content", "arguments", "text", "delta", "thinking", "partial_json")
 """Fields whose text comes in pieces."""
 OWN = ("id", "created", "sequence_number", "usage", "system_fingerprint", "logprobs", "token_ids")
@@ -58,7 +59,7 @@ class Retelling:
         head, value = event
         shape, text = _parted(value)
         if self._at == len(self._parts):
-            return self._named(head, value)
+            return self._rename(head, value)
         part = self._parts[self._at]
         if shape != part.shape and self._met and self._read == len(part.text):
             self._at, self._read, self._met = self._at + 1, 0, False
@@ -80,9 +81,9 @@ class Retelling:
             self._at += self._read == len(part.text)
             return b""
         self._at += 1
-        return self._named(head, _with_text(value, text[len(rest) :]))
+        return self._rename(head, _with_text(value, text[len(rest) :]))
 
-    def _named(self, head: bytes, value: Json) -> bytes:
+    def _rename(self, head: bytes, value: Json) -> bytes:
         """The event with the names and the numbers of the stream that the client has."""
         value = value | {name: told for name, told in self._names.items() if name in value}
         if "sequence_number" in value:

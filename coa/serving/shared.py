@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from coa.json_object import Json
 from coa.serving.limits.quotas import Quota, Quotas
 from coa.serving.store import ResponseStore, StoreConfig, Stored
 
-Json = dict[str, Any]
 POLL_S = 5.0
 """Maximum seconds until a poll is answered, even if nothing was cancelled."""
 LOST_S = 30.0

@@ -47,7 +47,7 @@ class Stopping:
         if self._found:
             self._held = ""
             return whole[:at]
-        keep = self._begun(whole)
+        keep = self._overlap(whole)
         self._held = whole[len(whole) - keep :]
         return whole[: len(whole) - keep]
 
@@ -60,7 +60,7 @@ class Stopping:
         places = [(at, one) for one in self._sequences if (at := text.find(one)) >= 0]
         return min(places, key=lambda place: place[0], default=(len(text), ""))
 
-    def _begun(self, text: str) -> int:
+    def _overlap(self, text: str) -> int:
         """Number of characters at the end that may be the beginning of a stop sequence."""
         most = min(len(text), max(map(len, self._sequences), default=1) - 1)
         return next(

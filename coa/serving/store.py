@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from coa.errors import UserError
+from coa.json_object import Json
 from coa.serving.faults import ApiError
 
-Json = dict[str, Any]
 TABLE = """
 CREATE TABLE IF NOT EXISTS responses (
     number INTEGER PRIMARY KEY, owner TEXT NOT NULL, id TEXT NOT NULL, response TEXT NOT NULL,
@@ -52,7 +52,7 @@ class ResponseStore:
         except sqlite3.Error as error:
             raise UserError(f"serving.store.path={config.path}: {error}") from error
         self._count = self._used = 0
-        self._counted()
+        self._count_rows()
 
     def put(self, owner: str, stored: Stored, *, running: bool = False) -> None:
         """Stores a response, unless it is larger than the whole store. running: whether it is still being made."""
@@ -62,7 +62,7 @@ class ResponseStore:
             self._put(owner, id, (response, conversation, running, size))
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):  # what was undone is not counted
-                self._counted()
+                self._count_rows()
             raise ApiError(503, "storage", f"the response can't be stored: {error}", retry_after_s=1.0) from error
 
     def _put(self, owner: str, id: str, values: tuple[str, str, bool, int]) -> None:
@@ -79,7 +79,7 @@ class ResponseStore:
                     break
                 self._delete(*oldest)
 
-    def _counted(self) -> None:
+    def _count_rows(self) -> None:
         self._count, self._used = self._row("SELECT COUNT(*), COALESCE(SUM(size), 0) FROM responses", ())
 
     def get(self, owner: str, id: str) -> Stored | None:

@@ -1,10 +1,8 @@
 """The columns that describe a task in a Parquet file, shared by all tables with one row per run of a task."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import pyarrow as pa
 
+from coa.json_object import Json, JsonView
 from coa.types import Task
 from coa.unicode import whole
 
@@ -19,7 +17,7 @@ TASK_COLUMNS = [
 ]
 
 
-def task_columns(task: Task, attempt: int) -> dict[str, Any]:
+def task_columns(task: Task, attempt: int) -> Json:
     return {
         "task_id": task.id,
         "attempt": attempt,
@@ -31,7 +29,7 @@ def task_columns(task: Task, attempt: int) -> dict[str, Any]:
     }
 
 
-def task_of(row: Mapping[str, Any]) -> Task:
+def task_of(row: JsonView) -> Task:
     """The inverse of `task_columns`."""
     return Task(
         id=row["task_id"],
@@ -43,6 +41,6 @@ def task_of(row: Mapping[str, Any]) -> Task:
     )
 
 
-def whole_texts(row: Mapping[str, Any]) -> dict[str, Any]:
+def whole_texts(row: JsonView) -> Json:
     """The row with `whole` applied to each of its texts."""
     return {key: whole(value) if isinstance(value, str) else value for key, value in row.items()}

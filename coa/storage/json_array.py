@@ -11,11 +11,12 @@ from typing import IO, Any
 import ijson
 
 from coa.errors import UserError
+from coa.json_object import Json
 
 _Event = tuple[str, str, Any]
 
 
-def read_array(path: Path) -> Iterator[dict[str, Any]]:
+def read_array(path: Path) -> Iterator[Json]:
     """The objects in order.
 
     Raises UserError, one line that names the file, for anything else than an array of objects.
@@ -27,7 +28,7 @@ def read_array(path: Path) -> Iterator[dict[str, Any]]:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _objects(file: IO[bytes], path: Path) -> Iterator[dict[str, Any]]:
+def _objects(file: IO[bytes], path: Path) -> Iterator[Json]:
     if file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
         file.seek(0)
     events, count = _checked(map(_with_floats, ijson.parse(file)), path), 0

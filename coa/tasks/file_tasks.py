@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coa.errors import UserError
+from coa.json_object import Json
 from coa.seeds import shuffled
 from coa.tasks.loading import load_tasks, split
 from coa.tasks.questions import repeats
@@ -149,7 +150,7 @@ class FileTasks(World):
     def column(self, name: str, task: Task, chain: "Chain") -> str:
         return self._within.column(name, task, chain)
 
-    def measures(self, tasks: Sequence[Task], said: Texts) -> dict[str, Any]:
+    def measures(self, tasks: Sequence[Task], said: Texts) -> Json:
         return self._within.measures(tasks, said)
 
     def runs_in_words(self) -> str:

@@ -32,7 +32,7 @@ from coa.tasks.published.benchmark import Benchmark
 from coa.tasks.published.item import BadRow, Item, Row, brief, called, plain
 from coa.tasks.published.programs import checked
 from coa.tasks.published.source import TABLES, Location, Rows, fetch, read_rows
-from coa.tasks.published.table import find, named
+from coa.tasks.published.table import find, find_benchmark
 from coa.tasks.questions import question_key
 from coa.tasks.remarks import SHOWN_BY_SPREADSHEETS
 from coa.types import Task
@@ -62,7 +62,7 @@ def source(spec: str) -> Source:
 
     A benchmark's name always means the benchmark, even if there is a file of that name; write `./aime24` for the path.
     """
-    if known := named(spec):
+    if known := find_benchmark(spec):
         return Source(None, known)
     path = Path(local(spec, "the file of tasks"))
     if path.exists():
@@ -151,7 +151,7 @@ class _Asked:
 def _tasks(rows: Rows, asked: _Asked, of: Benchmark | None) -> Iterator[tuple[Location, Task, bool]]:
     """Yields the location of each row, its task, and whether the task's id is the row's own."""
     for location, row in rows:
-        benchmark = of or named(_family_of(row, location))
+        benchmark = of or find_benchmark(_family_of(row, location))
         try:
             if "reward_model" in row:
                 task, own_id = _published(row, location, asked, benchmark), False

@@ -6,13 +6,13 @@ Results on such tasks are named `sample tests only`, and RL leaves them out unle
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
 
 from coa.grading.cases import Call, Feed, read_tests
 from coa.grading.digits import any_digits
 from coa.grading.programs import TESTS
+from coa.json_object import JsonView
 from coa.tasks.published.programs import SAMPLE_TESTS
 from coa.types import Task
 
@@ -39,7 +39,7 @@ def has_sample_tests_only(task: Task) -> bool:
     return task.family.endswith(f"/{SAMPLE_TESTS}") or _in_question(task.question, task.answers[0])
 
 
-def result_name(name: str, result: Mapping[str, Any]) -> str:
+def result_name(name: str, result: JsonView) -> str:
     """The name of a result of an evaluation, with the number of such tasks in it, if there are any."""
     if (samples := result.get(COUNT, 0)) == 0:
         return name

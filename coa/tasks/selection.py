@@ -157,11 +157,11 @@ class Selection:
     def counts(self, family: str | None = None) -> Counts:
         """Counts of all tasks, or of a family's."""
 
-        def counted(task: Task) -> bool:
+        def counts(task: Task) -> bool:
             return family is None or task.family == family
 
-        kept = sum(map(counted, self.kept))
-        why = Counter(reason for task, reason in self.dropped if counted(task))
+        kept = sum(map(counts, self.kept))
+        why = Counter(reason for task, reason in self.dropped if counts(task))
         dropped = {reason: why[reason] for reason in REASONS if why[reason]}
         return Counts(tasks=kept + why.total(), kept=kept, dropped=dropped)
 
@@ -191,7 +191,7 @@ def is_learnt(task: Task, config: SelectionConfig, learnt: Learnt) -> bool:
     return task.profile in config.disjoint and task in learnt
 
 
-def asked(task: Task, config: SelectionConfig, mode: Mode) -> Task:
+def as_attempted(task: Task, config: SelectionConfig, mode: Mode) -> Task:
     """The task as it is attempted: with its own profile, or directly, with exact comparison unless `judge` is set."""
     if mode is Mode.TUNED:
         return task

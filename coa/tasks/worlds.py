@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from coa.errors import UserError
 from coa.extensions import load_extensions
+from coa.json_object import Json
 from coa.registry import Registry
 from coa.types import Floats, Task, Tokens
 
@@ -136,7 +137,7 @@ class World(ABC):
         """The value of one of `columns` for a row."""
         raise ValueError(f"the world {self.name} has no column {name}")
 
-    def measures(self, tasks: Sequence[Task], said: Texts) -> dict[str, Any]:
+    def measures(self, tasks: Sequence[Task], said: Texts) -> Json:
         """Measures of an evaluation besides pass rates, as plain JSON, from the text of the episodes."""
         return {}
 
@@ -146,7 +147,7 @@ class World(ABC):
         codec: "Codec",
         agent: "AgentConfig",
         logprobs: Callable[[Tokens], Awaitable[Floats]],
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Measures of the model itself in an evaluation on the world's own tasks, as plain JSON.
 
         logprobs: returns the model's log-probs of all tokens of a sequence except the first, [tokens - 1].

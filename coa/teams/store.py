@@ -3,12 +3,12 @@
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coa.errors import UserError
+from coa.json_object import Json
 from coa.storage.columns import TASK_COLUMNS, task_columns, task_of, whole_texts
 from coa.storage.files import replacing
 from coa.teams.transcript import AgentStep, Ending, Graded, Step, ToolStep, Transcript, UserStep
@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
 )
 
 
-def step_to_json(step: Step) -> dict[str, Any]:
+def step_to_json(step: Step) -> Json:
     """{"agent", "output"}, {"tool", "argument", "observation"} or {"user"}, and the other fields that differ from
     their defaults."""
     if isinstance(step, ToolStep):
@@ -51,7 +51,7 @@ def step_to_json(step: Step) -> dict[str, Any]:
     return fields | ({"line": step.line} if step.line else {})
 
 
-def step_from_json(fields: dict[str, Any]) -> Step:
+def step_from_json(fields: Json) -> Step:
     """The inverse of `step_to_json`."""
     line = fields.get("line", 0)
     if "tool" in fields:
@@ -106,7 +106,7 @@ def names_in(path: Path) -> tuple[list[tuple[str, int]], Usage]:
     return names, Usage(*(sum(table[name].to_pylist()) for name in counted))
 
 
-def _to_row(run: Graded) -> dict[str, Any]:
+def _to_row(run: Graded) -> Json:
     transcript = run.transcript
     task, usage = transcript.task, transcript.usage
     fields = {
@@ -127,7 +127,7 @@ def _to_row(run: Graded) -> dict[str, Any]:
     return whole_texts(fields)
 
 
-def _from_row(row: dict[str, Any]) -> Graded:
+def _from_row(row: Json) -> Graded:
     transcript = Transcript(
         task=task_of(row),
         attempt=row["attempt"],

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from coa.errors import ContextTooLong, EndpointDown, ToolDown, UserError
 from coa.http.client import HttpConfig
+from coa.json_object import Json
 from coa.llm.client import Endpoint, EndpointConfig
 from coa.llm.completions import MALFORMED, Completion
 
@@ -28,7 +29,7 @@ class ChatConfig(Protocol):
     def timeout_s(self) -> float: ...
 
     @property
-    def extra(self) -> dict[str, Any]: ...
+    def extra(self) -> Json: ...
 
 
 class Chat:

@@ -5,13 +5,13 @@ argument and the result are JSON.
 """
 
 import json
-from typing import Any
 
 from coa.errors import ToolDown
+from coa.json_object import Json
 from coa.tools.base import ToolCall, UseTool
 
 
-async def ask(use_tool: UseTool, tool: str, question: dict[str, Any]) -> dict[str, Any]:
+async def ask(use_tool: UseTool, tool: str, question: Json) -> Json:
     """The result of a hidden tool; raises the call's InfrastructureError, and ToolDown if there is no such tool."""
     reply = await use_tool(ToolCall(tool, canonical(question)))
     try:
@@ -20,6 +20,6 @@ async def ask(use_tool: UseTool, tool: str, question: dict[str, Any]) -> dict[st
         raise ToolDown(f"{tool}: {reply[:200]}") from error
 
 
-def canonical(value: dict[str, Any]) -> str:
+def canonical(value: Json) -> str:
     """The value as JSON text, the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -47,9 +47,9 @@ def check(
     if path is not None and path.resolve() == (out / TASKS).resolve():
         raise UserError(f"{tasks}: the kept tasks would overwrite this file; choose another --out")
     work = work_of(config, model=model, tasks=tasks, mode=mode, rows=rows)
-    if not work.asked():
+    if not work.to_attempt():
         raise UserError(f"{tasks}: every task is in selection.sft={config.selection.sft}")
-    return check_attempts(model, work.asked(), settings_of(config, work, out, overrides))
+    return check_attempts(model, work.to_attempt(), settings_of(config, work, out, overrides))
 
 
 def run(
@@ -77,7 +77,7 @@ def run(
     async def body(run: RunDir) -> None:
         if caution := caution_about_agent(config, model, overrides):
             console.say(caution)
-        profiles = {task.profile for task in work.asked()}
+        profiles = {task.profile for task in work.to_attempt()}
         async with tool_client(run, profiles) as tools, engine_pool(run, model.resolve(), tools) as pool:
             await select_with(pool, work, run)
 

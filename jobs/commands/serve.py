@@ -38,11 +38,11 @@ def check(
     from jobs.recipe.checks import found_of
     from jobs.recipe.needs import tools_of
     from jobs.recipe.worlds import world_of
-    from jobs.stages.serve import check_serving, named
+    from jobs.stages.serve import check_serving, fill_in_names
 
     found, folder = _served(config, model, follow, out, overrides)
     check_serving(found.serving)
-    return found_of(folder, (), found, tools_of(named(found, folder, world_of(found)).profiles))
+    return found_of(folder, (), found, tools_of(fill_in_names(found, folder, world_of(found)).profiles))
 
 
 def run(

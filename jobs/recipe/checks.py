@@ -16,7 +16,7 @@ from coa.distill.sources.demonstrations import check_data_file
 from coa.errors import UserError
 from coa.grading.graders import GRADERS, TESTS, check_graders
 from coa.grading.toolset import check_called, check_tools
-from coa.http.addresses import has_password, shown
+from coa.http.addresses import has_password, redact
 from coa.http.keys import bearer, secrets_in
 from coa.learning.algorithms import IMITATION
 from coa.llm.client import check_endpoint
@@ -104,7 +104,7 @@ def check_secrets(config: Recipe) -> None:
             if names := secrets_in(text, os.environ):
                 raise UserError(f"{key} holds the value of ${names[0]}: name the variable instead, in a key_env")
             if has_password(text):
-                raise UserError(f"{key} is {shown(text)} with a password: set a variable, and name it in a key_env")
+                raise UserError(f"{key} is {redact(text)} with a password: set a variable, and name it in a key_env")
 
 
 def check_sharing(config: Recipe, stages: Collection[str]) -> None:
@@ -168,7 +168,7 @@ def found_of(model: Path, tasks: Sequence[Task], config: Recipe, tools: Collecti
 def check_services(config: Recipe, graders: set[str], profiles: Iterable[str]) -> set[str]:
     """Returns these graders and the tools that the profiles call; raises UserError if a tool does not exist, or if a
     judge, a key or the sandbox that they need is not set up."""
-    check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
+    check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.limited)
     check_graders(graders, config.tools, config.executor.limit_s)
     tools = check_lookups(config, world_of(config), profiles)
     if "code" in tools - config.tools.mapped or TESTS in graders:

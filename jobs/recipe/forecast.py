@@ -12,6 +12,7 @@ from typing import Any
 from actors.learner.packing import packing_of
 from actors.rollout.config import KvOnUpdate
 from coa.errors import UserError
+from coa.json_object import Json
 from coa.planning.bottleneck import advice, bottleneck, gains, mean_batch, measured_part
 from coa.planning.calibration import Calibration, assumed, recorded
 from coa.planning.clusters import Device
@@ -176,13 +177,13 @@ def passes_of(config: Recipe) -> int:
     return (2 if learner.lora.rank else 3) + learner.gradient_checkpointing + scored + needs.reference
 
 
-def bottleneck_of(config: Recipe, folder: Path) -> dict[str, Any]:
+def bottleneck_of(config: Recipe, folder: Path) -> Json:
     """What a finished run waited for, and which settings would help by simulation: the content of
     `checkpoints/bottleneck.json`. If the run recorded too little, only what it waited for."""
     result = _json(folder / "checkpoints" / "rl.json")
     engines, learner = look_up(result, "time.engines") or [], look_up(result, "time.learner") or {}
     batch = mean_batch(result.get("decoding", []), config.engine.max_concurrent)
-    found: dict[str, Any] = {
+    found: Json = {
         "sentence": bottleneck(
             shares(added(engines)), shares(learner), batch, takes_turns=config.engine.sleep_mode
         ).sentence,
@@ -215,7 +216,7 @@ def measured_s(folder: Path) -> float | None:
     return result["trajectories"] / seconds if seconds else None
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path) -> Json:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from coa.config import dump, from_plain, read
 from coa.errors import UserError
+from coa.json_object import Json
 from jobs.recipe.schema import Recipe
 
 FREE_TO_CHANGE = (
@@ -52,12 +53,12 @@ def free_to_change(key: str) -> bool:
     return key.startswith(FREE_TO_CHANGE) or FREE_OF_ENDPOINTS.fullmatch(key) is not None
 
 
-def fixed_settings(config: Recipe) -> dict[str, Any]:
+def fixed_settings(config: Recipe) -> Json:
     """All settings by dotted key, without those that are free to change."""
     return {key: value for key, value in settings_of(config).items() if not free_to_change(key)}
 
 
-def settings_of(config: Recipe) -> dict[str, Any]:
+def settings_of(config: Recipe) -> Json:
     """All settings by dotted key."""
     return _flat(OmegaConf.create(dump(config)))
 
@@ -92,8 +93,8 @@ def check_same(path: Path, config: Recipe, where: str | None = None) -> None:
         )
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(tree: Any, prefix: str = "") -> Json:
+    flat: Json = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
             flat |= _flat(value, f"{prefix}{name}.")

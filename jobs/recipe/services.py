@@ -14,7 +14,7 @@ from coa.errors import EndpointDown, InfrastructureError, UserError
 from coa.grading.chooser import CHOOSER
 from coa.grading.judge import JUDGE
 from coa.grading.toolset import ToolsConfig
-from coa.http.addresses import is_loopback, shown
+from coa.http.addresses import is_loopback, redact
 from coa.http.client import Http, HttpConfig, NoReply
 from coa.http.keys import bearer
 from coa.llm.client import Endpoint, EndpointConfig
@@ -45,7 +45,7 @@ def services_of(config: Recipe, models: Collection[str], tools: Collection[str])
     for name in sorted(set(models) & config.models.keys()):
         endpoint = config.models[name].endpoint
         if not config.models[name].serve.model and endpoint.url:
-            where = f"{endpoint.name} at {shown(endpoint.url)}"
+            where = f"{endpoint.name} at {redact(endpoint.url)}"
             yield Service(
                 f"models.{name}", where, endpoint.key_env, partial(ask_model, endpoint, f"models.{name}.endpoint")
             )
@@ -69,10 +69,10 @@ def unasked(config: Recipe, services: Iterable[Service]) -> Iterator[Finding]:
 def _of_tools(config: ToolsConfig, tools: set[str]) -> Iterator[Service]:
     search, crawl, judge = config.search, config.crawl, config.judge
     if "web_search" in tools - config.mapped and search.url is not None:
-        yield Service("web_search", shown(search.url), search.key_env, partial(_ask_search, config))
+        yield Service("web_search", redact(search.url), search.key_env, partial(_ask_search, config))
     if "crawl_page" in tools - config.mapped:
         if crawl.reader is not None:
-            yield Service("crawl_page", shown(crawl.reader), crawl.reader_key_env, partial(_ask_reader, config))
+            yield Service("crawl_page", redact(crawl.reader), crawl.reader_key_env, partial(_ask_reader, config))
         if crawl.summary.url is not None:
             yield _chat(
                 "summaries of pages",
@@ -82,12 +82,12 @@ def _of_tools(config: ToolsConfig, tools: set[str]) -> Iterator[Service]:
                 max_tokens=crawl.summary.max_tokens,
             )
     if "wiki_search" in tools - config.mapped and config.wiki.retriever:
-        yield Service("wiki_search", shown(config.wiki.retriever), None, partial(_ask_retriever, config))
+        yield Service("wiki_search", redact(config.wiki.retriever), None, partial(_ask_retriever, config))
     if {JUDGE, CHOOSER} & tools and judge.url is not None:
         yield _chat("judge", "tools.judge", judge, temperature=judge.temperature, max_tokens=judge.max_tokens)
     for name, server in config.mcp.items():
         if tools & set(server.tags):
-            where = shown(server.where)
+            where = redact(server.where)
             yield Service(f"tools.mcp.{name}", where, server.key_env, partial(_ask_mcp, config, name))
 
 
@@ -103,7 +103,7 @@ def _chat(what: str, where: str, config: ChatConfig, **options: Any) -> Service:
     )
     return Service(
         what,
-        f"{config.model} at {shown(config.url or '')}",
+        f"{config.model} at {redact(config.url or '')}",
         config.key_env,
         partial(ask_model, endpoint, where, **options),
     )

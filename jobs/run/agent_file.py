@@ -5,13 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from coa.agent.episode import AgentConfig
 from coa.agent.profiles import PROFILES
 from coa.config import from_plain
 from coa.errors import UserError
 from coa.grading.rewards import GRADE, RewardConfig
+from coa.json_object import Json
 from coa.pretrained.folder import config_in
 from coa.pretrained.reading import read_object
 from coa.storage.files import write_atomically
@@ -91,7 +91,7 @@ def profiles_in(model: Path) -> set[str]:
     return {name for name in named if name in PROFILES}
 
 
-def _world_in(model: Path) -> dict[str, Any]:
+def _world_in(model: Path) -> Json:
     path = model / WORLD_FILE
     if not path.is_file():
         return {"world": None}

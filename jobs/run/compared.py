@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from coa.errors import UserError
+from coa.json_object import Json
 from coa.reporting.statistics import Estimate, paired_difference
 from coa.types import Task
 from jobs.run.journal import Episodes
@@ -49,7 +49,7 @@ def differences(now: Verdicts, before: Verdicts) -> dict[str, Estimate]:
     }
 
 
-def gains(before: Path, after: Path) -> dict[str, Any]:
+def gains(before: Path, after: Path) -> Json:
     """The differences of two evaluations of a run, by their files of episodes: `greedy` and `pass_at_1` as far as both
     were measured, for all tasks and by family; nothing if a file is gone."""
     if not (before.is_file() and after.is_file()):
@@ -77,13 +77,13 @@ def _difference(now: dict[str, list[bool]], before: dict[str, list[bool]], ids: 
     return paired_difference(after, first, samples)
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
+def _rows(path: Path) -> list[Json]:
     import pyarrow.parquet as pq
 
     return pq.read_table(path, columns=["task_id", "family", "question", "group", "correct"]).to_pylist()
 
 
-def _by_task(rows: Sequence[dict[str, Any]]) -> Verdicts:
+def _by_task(rows: Sequence[Json]) -> Verdicts:
     found: Verdicts = {}
     for row in rows:
         found.setdefault(row["group"], {}).setdefault(row["task_id"], []).append(row["correct"])

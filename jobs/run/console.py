@@ -101,7 +101,7 @@ class Stage:
         count = f"{self.done}/{self.total}" if self.total is not None else f"{self.done}" if self.done else ""
         now = time.monotonic()
         head = f"{count:<7} {clock(now - self.started):>5}"
-        left = None if self.total is None or self.ended else self._pace.left(self.total, now)
+        left = None if self.total is None or self.ended else self._pace.seconds_left(self.total, now)
         if left is not None and self.done < (self.total or 0):
             head += f"  {f'~{clock(left)} left':<10}"
         return head
@@ -170,7 +170,7 @@ class Console:
         """A live line while the stage runs; one lasting line when it ends, which says so if it failed."""
         stage = Stage(name, total)
         try:
-            with self._shown(stage):
+            with self._show_line(stage):
                 yield stage
         except BaseException:
             stage.name = f"{name} (stopped)"
@@ -186,7 +186,7 @@ class Console:
         """A live line during work between stages; it disappears at the end."""
         stage = Stage(name, None)
         stage.phase(doing)
-        with self._shown(stage):
+        with self._show_line(stage):
             yield
 
     @property
@@ -194,7 +194,7 @@ class Console:
         return self._terminal.width if self._terminal.is_terminal else None
 
     @contextmanager
-    def _shown(self, stage: Stage) -> Iterator[None]:
+    def _show_line(self, stage: Stage) -> Iterator[None]:
         """Shows the stage's line: redrawn on a terminal, and elsewhere printed now and then."""
         if self._terminal.is_terminal:
             with Live(

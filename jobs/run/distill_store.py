@@ -13,12 +13,12 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from coa.distill.dataset.rows import NO_COLUMNS, Decision, Demonstration, OwnColumns, demonstration_of
 from coa.distill.dataset.shards import REPORT, metadata_of, read_rows_of, shard_path, write_shard
 from coa.distill.drop_report import Dropped
 from coa.distill.filters import Filter, FilterReport, Kept, compared_answer, interactions
+from coa.json_object import Json
 from coa.storage.jsonl import append_line, read_lines, write_lines
 from coa.teams.run import FailedRun
 from coa.teams.store import names_in, read_transcripts, write_transcripts
@@ -142,7 +142,7 @@ def _row(kept: Kept) -> Demonstration:
     return demonstration_of(kept, source=source, decisions=decisions)
 
 
-def _plain(one: GivenUp) -> dict[str, Any]:
+def _plain(one: GivenUp) -> Json:
     line = {"task_id": one.task_id, "attempt": one.attempt, "where": one.where, "why": one.why}
     return {**line, "usage": astuple(one.usage)}
 

@@ -1,9 +1,9 @@
 """Trajectories for the report page: per family, a task that the SFT model got wrong and the RL model right."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from coa.agent.profiles import PROFILES
+from coa.json_object import Json, JsonView
 from coa.reporting.page import Example
 from coa.types import Task
 from jobs.run.compared import MODES
@@ -18,7 +18,7 @@ def examples(run: RunDir) -> list[Example]:
     return [_example(name, rows[task_id]) for task_id in telling(before, after) for name, rows in both]
 
 
-def telling(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def telling(before: Mapping[str, JsonView], after: Mapping[str, JsonView]) -> list[str]:
     """For each family, the first task that is wrong before and right after; if there is none, the first task."""
     turned = [name for name, row in before.items() if not row["correct"] and after[name]["correct"]]
     found: dict[str, str] = {}
@@ -27,7 +27,7 @@ def telling(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping
     return [found[family] for family in dict.fromkeys(row["family"] for row in before.values())]
 
 
-def _first_attempts(run: RunDir, name: str) -> dict[str, dict[str, Any]]:
+def _first_attempts(run: RunDir, name: str) -> dict[str, Json]:
     import pyarrow.parquet as pq
 
     rows = pq.read_table(run.trajectories / f"evaluation-{name}.parquet").to_pylist()
@@ -37,7 +37,7 @@ def _first_attempts(run: RunDir, name: str) -> dict[str, dict[str, Any]]:
     return first["sampled"] or first["greedy"]
 
 
-def _example(name: str, row: dict[str, Any]) -> Example:
+def _example(name: str, row: Json) -> Example:
     task = Task(
         id=row["task_id"],
         question=row["question"],

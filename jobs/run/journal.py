@@ -11,9 +11,9 @@ from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from coa.agent.records import EpisodeRecord
+from coa.json_object import JsonView
 from coa.storage.jsonl import append_line, read_lines, write_lines
 from coa.tasks.published.benchmark import Decoding
 from coa.types import Status, Task
@@ -67,7 +67,7 @@ class Journal:
             self._path.unlink()
 
 
-def _episode(fields: Mapping[str, Any]) -> EpisodeRecord:
+def _episode(fields: JsonView) -> EpisodeRecord:
     status, repairs, tool_calls = Status(fields["status"]), tuple(fields["repairs"]), tuple(fields["tool_calls"])
     return EpisodeRecord(**{**fields, "status": status, "repairs": repairs, "tool_calls": tool_calls})
 

@@ -1,13 +1,12 @@
 """One run: its folder, its finished stages, its tasks and its console."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from coa.config import dump
+from coa.json_object import Json, JsonView
 from coa.reporting.metrics import MetricsLog, Sink
 from coa.storage.checkpoints import CheckpointFolder, open_folder
 from coa.storage.files import write_atomically
@@ -103,12 +102,12 @@ class RunDir:
         if self.mirror is not None:
             self.mirror.update()
 
-    def result(self, stage: str) -> dict[str, Any] | None:
+    def result(self, stage: str) -> Json | None:
         """The result of a finished stage; None while it is not finished."""
         path = self._result_path(stage)
         return json.loads(path.read_text()) if path.exists() else None
 
-    def finish(self, stage: str, result: Mapping[str, Any]) -> dict[str, Any]:
+    def finish(self, stage: str, result: JsonView) -> Json:
         write_atomically(self._result_path(stage), to_json(result, indent=1))
         return dict(result)
 

@@ -1,11 +1,11 @@
 """Runs a job on a Ray cluster."""
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 from cluster.resources import Demand, Role, require
+from coa.concurrency import Work
 from coa.storage.checkpoints import open_folder
 from coa.storage.digests import on_disk
 from jobs.recipe.checks import check_room
@@ -21,7 +21,7 @@ from jobs.run.run_dir import RunDir
 def in_session(
     config: Recipe,
     console: Console,
-    body: Callable[[RunDir], Coroutine[Any, Any, None]],
+    body: Callable[[RunDir], Work[None]],
     *,
     demands: Iterable[Sequence[Demand]],
     model: Path | None = None,

@@ -3,13 +3,14 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coa.agent.records import EpisodeRecord
 from coa.grading.graders import TESTS
+from coa.json_object import Json
 from coa.planning.workload import Recorded, RecordedEpisode
 from coa.storage.columns import whole_texts
 from coa.storage.files import replacing
@@ -48,7 +49,7 @@ def write_episodes(path: Path, rows: Iterable[tuple[Task, int | str, EpisodeReco
         pq.write_table(pa.Table.from_pylist(found, schema=SCHEMA), part)
 
 
-def _row(task: Task, group: str, episode: EpisodeRecord) -> dict[str, Any]:
+def _row(task: Task, group: str, episode: EpisodeRecord) -> Json:
     return {
         "task_id": task.id,
         "family": task.family,
@@ -85,7 +86,7 @@ def read_groups(folder: Path, keep: Callable[[Sequence[Outcome]], bool], files: 
     """The groups in the last `files` files (one per step) of a run's `trajectories` in RL. keep: the algorithm's, which
     says whether a group is trained on."""
     columns = ["group", "correct", "reward", "turns", "tool_calls", "tokens", "policy_tokens"]
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    found: dict[str, list[Json]] = defaultdict(list)
     for path in sorted(folder.glob("rl-*.parquet"))[-files:]:
         for row in pq.read_table(path, columns=columns).to_pylist():
             found[row["group"]].append(row)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from actors.rollout.config import SamplingConfig
 from cluster.pool import Evaluator
+from coa.json_object import Json
 from coa.reporting.statistics import pass_at_1
 from coa.tasks.published.benchmark import Benchmark, Decoding
 from coa.tasks.published.protocol import GREEDY, decoding_of
@@ -66,7 +66,7 @@ async def attempt_all(
     return greedy, sampled
 
 
-def measure(tasks: Sequence[Task], greedy: Episodes, sampled: Episodes, world: World) -> dict[str, Any]:
+def measure(tasks: Sequence[Task], greedy: Episodes, sampled: Episodes, world: World) -> Json:
     """Pass rates of all tasks and of each family, the world's own measures, and the share of episodes with form errors.
 
     A pass rate, greedy or sampled, is present only if every task has such episodes. All other figures are computed from
@@ -78,7 +78,7 @@ def measure(tasks: Sequence[Task], greedy: Episodes, sampled: Episodes, world: W
     for task in tasks:
         families[task.family].append(task)
 
-    def rates(some: Sequence[Task]) -> dict[str, Any]:
+    def rates(some: Sequence[Task]) -> Json:
         measured = {
             key: pass_at_1([[e.correct for e in episodes[task.id]] for task in some])
             for key, episodes in (("pass_at_1", sampled), ("greedy", greedy))

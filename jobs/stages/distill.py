@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
+from actors.handles import Handle
 from actors.teachers.team import BudgetConfig, Outcome, Played
 from actors.tools.remote import ToolClient
 from coa.distill.contamination import Contamination
@@ -24,6 +24,7 @@ from coa.distill.filters import Filter
 from coa.distill.grade import grade
 from coa.errors import InfrastructureError
 from coa.grading.graders import in_place_of
+from coa.json_object import Json
 from coa.storage.chunks import chunks
 from coa.tasks.loading import load
 from coa.teams.run import Assignment, FailedRun
@@ -53,7 +54,7 @@ AT_ONCE = 64
 """Maximum number of existing transcripts that are graded at the same time."""
 
 
-async def distill(run: RunDir, tools: ToolClient) -> dict[str, Any]:
+async def distill(run: RunDir, tools: ToolClient) -> Json:
     """Runs the stage and returns its result, at once if it is finished already."""
     if (done := run.result(STAGE)) and not goes_on(run, done):
         return done
@@ -97,7 +98,7 @@ async def distill(run: RunDir, tools: ToolClient) -> dict[str, Any]:
     return run.finish(STAGE, result_of(run, store, intake, review, cost))
 
 
-def result_of(run: RunDir, store: DistillStore, intake: Intake, review: Review, cost: Usage) -> dict[str, Any]:
+def result_of(run: RunDir, store: DistillStore, intake: Intake, review: Review, cost: Usage) -> Json:
     """The result of the stage, as later commands and the report read it."""
     report = store.report
     return {
@@ -118,7 +119,7 @@ def result_of(run: RunDir, store: DistillStore, intake: Intake, review: Review, 
     }
 
 
-def goes_on(run: RunDir, done: dict[str, Any]) -> bool:
+def goes_on(run: RunDir, done: Json) -> bool:
     """Whether a finished stage has more to do: failed runs to retry, runs that a smaller budget stopped, or a
     larger number of runs. Never after fine-tuning has begun, because the data set must not change under it."""
     config = run.config.distill
@@ -132,7 +133,7 @@ def goes_on(run: RunDir, done: dict[str, Any]) -> bool:
     return bool(larger or retry or run.team_runs > done["runs"])
 
 
-def over(run: RunDir, done: dict[str, Any]) -> str:
+def over(run: RunDir, done: Json) -> str:
     """Why no further run is needed; empty if one may be."""
     if tuned(run):
         return "the model is fine-tuned on these runs"
@@ -144,7 +145,7 @@ def tuned(run: RunDir) -> bool:
     return run.result("sft") is not None or (run.checkpoints / "sft").exists()
 
 
-def require_most(run: RunDir, done: dict[str, Any]) -> None:
+def require_most(run: RunDir, done: Json) -> None:
     """Raises InfrastructureError if more than `distill.most_failed` of the team runs failed, unless fine-tuning has
     already begun."""
     failed, most = done["failed"], run.config.distill.most_failed
@@ -174,7 +175,7 @@ async def played_runs(
     run: RunDir,
     store: DistillStore,
     tools: ToolClient,
-    models: Mapping[str, Any],
+    models: Mapping[str, Handle],
     judge: Judge,
     room: Callable[[], int],
 ) -> AsyncGenerator[Played]:

@@ -18,6 +18,7 @@ from coa.agent.episode import AgentConfig, Grammar
 from coa.agent.records import EpisodeRecord
 from coa.errors import UserError
 from coa.grading.maths import MATHS, published_verdicts
+from coa.json_object import Json
 from coa.reporting.benchmarks import results
 from coa.reporting.benchmarks import show as show_decoding
 from coa.reporting.readable import DASH
@@ -159,7 +160,7 @@ def advice_on_form(malformed: float, tasks: Sequence[Task], agent: AgentConfig) 
     )
 
 
-def show_results(console: Console, title: str, found: dict[str, Any]) -> None:
+def show_results(console: Console, title: str, found: Json) -> None:
     """Shows the results by benchmark, then by family if there are other families."""
     benchmarks, families = found["benchmarks"], found["families"]
     if benchmarks:
@@ -180,17 +181,17 @@ def show_results(console: Console, title: str, found: dict[str, Any]) -> None:
         )
 
 
-def compared(against: Path, tasks: Sequence[Task], greedy: Episodes, sampled: Episodes) -> dict[str, Any]:
+def compared(against: Path, tasks: Sequence[Task], greedy: Episodes, sampled: Episodes) -> Json:
     """The folder of the earlier evaluation, and the differences by mode. Raises UserError if its tasks are others."""
     return {"folder": str(against), **differences(verdicts_of(greedy, sampled), verdicts_in(against, tasks))}
 
 
-def show_differences(console: Console, found: dict[str, Any]) -> None:
+def show_differences(console: Console, found: Json) -> None:
     rows = [[mode, show_gain(one), one["n"]] for mode, one in found.items() if mode != "folder"]
     console.table(f"gain over {found['folder']}, task by task, with 95 % intervals", ["", "difference", "tasks"], rows)
 
 
-def rows_of(benchmarks: dict[str, dict[str, Any]]) -> Iterator[list[object]]:
+def rows_of(benchmarks: dict[str, Json]) -> Iterator[list[object]]:
     """A benchmark's metric first, then pass@k, the metric by the published grader, and the samples' majority vote."""
     for name, result in benchmarks.items():
         how = Decoding(**result["decoding"])
@@ -217,7 +218,7 @@ def show_gain(estimate: Any) -> str:
     return f"{estimate['mean']:+.3f}  [{low:+.3f}, {high:+.3f}]"
 
 
-async def evaluate_stage(run: RunDir, pool: EnginePool, name: str, model: Path) -> dict[str, Any]:
+async def evaluate_stage(run: RunDir, pool: EnginePool, name: str, model: Path) -> Json:
     """Evaluates the model of a stage; a finished evaluation's result is returned at once."""
     if done := run.result(f"evaluation-{name}"):
         return done

@@ -3,17 +3,18 @@
 """
 
 import asyncio
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from actors.garbage import frozen_gc
 from actors.learner.buffer import Committed, Finished, Started, Stepped
 from actors.tools.remote import ToolClient
-from cluster.learner_group import Learning
+from cluster.learner_group import LearnerGroup
 from cluster.pool import EnginePool
 from coa.agent.codec import Codec
 from coa.agent.profiles import profile as find_profile
+from coa.json_object import Json
 from coa.tasks.worlds import tasks_sha256
 from coa.types import Tokens
 from jobs.recipe.forecast import bottleneck_of
@@ -26,7 +27,7 @@ from jobs.stages.start import checkpoint_metrics, keeping_of
 from jobs.teachers.fallback import teacher_fallback
 from jobs.teachers.scoring import scoring
 
-Learners = TypeVar("Learners", bound=Learning)
+Learners = TypeVar("Learners", bound=LearnerGroup)
 PROBE_TOKENS = 256
 """Number of leading tokens of each sample that engines are probed with."""
 LONG_PROBE_TOKENS = 4096
@@ -34,7 +35,7 @@ LONG_PROBE_TOKENS = 4096
 distant positions."""
 
 
-async def rl(run: RunDir, pool: EnginePool, tools: ToolClient) -> dict[str, Any]:
+async def rl(run: RunDir, pool: EnginePool, tools: ToolClient) -> Json:
     """Runs the stage and returns its result, at once if it is finished already. Leaves the engines at the last weight
     version."""
     config = run.config.rl
@@ -51,7 +52,7 @@ async def rl(run: RunDir, pool: EnginePool, tools: ToolClient) -> dict[str, Any]
     with run.console.stage("rl", config.steps) as stage:
         stage.phase(f"starting {config.learner.ranks} learners, loading the model")
         tokens = min(PROBE_TOKENS, run.config.agent.limits.max_tokens - 1)
-        learning = learners_of(run, Learning, probe=probe_sequences(run), probe_tokens=tokens)
+        learning = learners_of(run, LearnerGroup, probe=probe_sequences(run), probe_tokens=tokens)
         async with scoring(run) as scorer, teacher_fallback(run, tools) as fallback, learning:
             elastic = elastic_engines(pool, run.config, run.console.say)
             loop = Reinforcement(run, pool, learning, stage, scorer, fallback, elastic)
@@ -78,7 +79,7 @@ async def rl(run: RunDir, pool: EnginePool, tools: ToolClient) -> dict[str, Any]
     return result
 
 
-def find_bottleneck(run: RunDir) -> dict[str, Any]:
+def find_bottleneck(run: RunDir) -> Json:
     """What the stage waited for, and which setting would help most; computed once."""
     return run.result("bottleneck") or run.finish("bottleneck", bottleneck_of(run.config, run.folder))
 

@@ -4,13 +4,13 @@
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from actors.tools.remote import ToolClient
 from coa.agent.best_of import Choice
 from coa.errors import UserError
 from coa.grading.chooser import CHOOSER, choose
 from coa.grading.judge import check_judge
+from coa.json_object import Json
 from coa.reporting.scaling import candidates_of, rows, scaling
 from coa.tools.base import ToolCall
 from coa.tools.client import ToolCaller
@@ -36,7 +36,7 @@ def check_best_of(tasks: Sequence[Task], config: Recipe) -> None:
 
 async def compare_ways(
     config: Recipe, tools: ToolClient, tasks: Sequence[Task], greedy: Episodes, sampled: Episodes
-) -> dict[str, Any]:
+) -> Json:
     """Compares the ways to answer, as plain JSON; raises ToolDown if the judge is still down after all retries, and
     InfrastructureError if formulas can't be compared."""
     judged = None
@@ -65,5 +65,5 @@ async def choose_each(config: Recipe, tools: ToolClient, tasks: Sequence[Task], 
     return {id: choice.result() for id, choice in choices.items()}
 
 
-def show_ways(console: Console, title: str, found: dict[str, Any]) -> None:
+def show_ways(console: Console, title: str, found: Json) -> None:
     console.table(title, ["", "rate, 95 % interval", "tokens per task", "per success"], list(rows(found)))

@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from cluster.pool import Evaluator
+from coa.json_object import Json, JsonView
 from coa.reporting.readable import DASH
 from coa.storage.files import write_atomically
 from coa.storage.jsonl import to_json, write_lines
 from coa.tasks.loading import load
-from coa.tasks.selection import Attempts, Learnt, Mode, Selection, SelectionConfig, asked, is_learnt, select
+from coa.tasks.selection import Attempts, Learnt, Mode, Selection, SelectionConfig, as_attempted, is_learnt, select
 from coa.types import Status, Task
 from jobs.recipe.schema import Recipe
 from jobs.run.agent_file import as_trained
@@ -48,10 +48,10 @@ class Work:
     mode: Mode
     config: SelectionConfig
 
-    def asked(self) -> list[Task]:
+    def to_attempt(self) -> list[Task]:
         """The tasks to attempt, with the profile under which they are attempted."""
         fresh = (task for task in self.tasks if not is_learnt(task, self.config, self.learnt))
-        return [asked(task, self.config, self.mode) for task in fresh]
+        return [as_attempted(task, self.config, self.mode) for task in fresh]
 
 
 def work_of(config: Recipe, *, model: Path, tasks: str, mode: str, rows: int | None) -> Work:
@@ -84,7 +84,7 @@ def settings_of(config: Recipe, work: Work, out: Path, overrides: Sequence[str])
 async def select_with(pool: Evaluator, work: Work, run: RunDir) -> Selection:
     """Attempts the tasks, then writes and shows which are kept."""
     began = time.monotonic()
-    attempted = work.asked()
+    attempted = work.to_attempt()
     how = work.config.decoding(work.mode)
     plan = {task.id: (how,) for task in attempted}
     evaluation = evaluation_of(work.model, attempted, plan, run.config)
@@ -111,7 +111,7 @@ async def select_with(pool: Evaluator, work: Work, run: RunDir) -> Selection:
     return selection
 
 
-def row_of(task: Task) -> dict[str, Any]:
+def row_of(task: Task) -> Json:
     """A row that `coa.tasks.loading.load` reads as the same task."""
     return {
         "id": task.id,
@@ -123,19 +123,17 @@ def row_of(task: Task) -> dict[str, Any]:
     }
 
 
-def dropped_rows(selection: Selection, attempts: Mapping[str, Attempts]) -> Iterable[dict[str, Any]]:
+def dropped_rows(selection: Selection, attempts: Mapping[str, Attempts]) -> Iterable[Json]:
     """A row for each dropped task; its rate is None if the task was not attempted."""
     for task, reason in selection.dropped:
         yield {"id": task.id, "rate": attempts[task.id].rate if task.id in attempts else None, "reason": reason}
 
 
-def summary_of(
-    work: Work, selection: Selection, attempts: Mapping[str, Attempts], episodes: Episodes
-) -> dict[str, Any]:
+def summary_of(work: Work, selection: Selection, attempts: Mapping[str, Attempts], episodes: Episodes) -> Json:
     """Counts and pass rates of all tasks and of each family, and the number of tasks by number of right attempts."""
     statuses = Counter(episode.status for episode in chain(*episodes.values()))
 
-    def part(family: str | None) -> dict[str, Any]:
+    def part(family: str | None) -> Json:
         some = [attempts[task.id].rate for task in work.tasks if family in (None, task.family) and task.id in attempts]
         return {**selection.counts(family), "rate": fmean(some) if some else None}
 
@@ -152,7 +150,7 @@ def summary_of(
     }
 
 
-def show(console: Console, found: Mapping[str, Any], folder: Path) -> None:
+def show(console: Console, found: JsonView, folder: Path) -> None:
     everything, families = found["counts"], found["families"]
     reasons = list(everything["dropped"])
     rows = [("all", everything), *(families.items() if len(families) > 1 else ())]

@@ -63,7 +63,7 @@ async def serve_model(run: RunDir, model: Path) -> None:
     from ray import serve
 
     config = run.config
-    settings = kept(named(config, model, run.world), run.folder)
+    settings = keep_responses(fill_in_names(config, model, run.world), run.folder)
     async with tool_client(run) as tools:
         app = application(
             str(model.resolve()),
@@ -88,7 +88,7 @@ async def serve_model(run: RunDir, model: Path) -> None:
             await asyncio.to_thread(serve.shutdown)
 
 
-def kept(settings: ServingConfig, folder: Path) -> ServingConfig:
+def keep_responses(settings: ServingConfig, folder: Path) -> ServingConfig:
     """The settings of a server that keeps its responses in its folder, unless they name another file."""
     path = (settings.store.path or folder / RESPONSES).resolve()
     return replace(settings, store=replace(settings.store, path=path))
@@ -118,7 +118,7 @@ def _here(settings: ServingConfig) -> str:
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
-def named(config: Recipe, model: Path, world: World) -> ServingConfig:
+def fill_in_names(config: Recipe, model: Path, world: World) -> ServingConfig:
     """The server's settings, with unset names and profiles filled in. world: the one that the model was trained in,
     whose profiles are used if the model's folder names none. With several profiles, the default is `multi`, which has
     every tool."""

@@ -5,12 +5,11 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
 
 import ray
 
 from actors.addresses import node_address
-from actors.restarted import restarted
+from actors.handles import Handle, kill, start_restartable
 from actors.tools.dispatcher import ToolDispatcher
 from actors.tools.remote import ExecutorActor, ToolClient
 from actors.tools.site import Site
@@ -18,6 +17,7 @@ from cluster.resources import Role, beside_driver
 from cluster.watch import Ask, watch_in_thread, watched_services
 from coa.errors import UserError
 from coa.grading.toolset import ToolsConfig, check_tools, needs_site, searches_left_open, standard_tools
+from coa.json_object import Json, JsonView
 from coa.tasks.worlds import WebSite, World, caution_of_foreign_tasks
 from coa.tools.base import Tool
 from jobs.recipe.needs import tools_of
@@ -37,7 +37,7 @@ def make_tools(config: ToolsConfig, world: World, site: str | None) -> Mapping[s
     return standard_tools(config, articles=world.articles, site=site)
 
 
-async def tool_counts(tools: ToolClient) -> dict[str, dict[str, Any]]:
+async def tool_counts(tools: ToolClient) -> dict[str, Json]:
     """Counts of calls by tool, and `histogram`, since the executors started; tools without calls are left out."""
     return {
         name: {
@@ -49,10 +49,10 @@ async def tool_counts(tools: ToolClient) -> dict[str, dict[str, Any]]:
     }
 
 
-def counts_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def counts_since(before: JsonView, now: JsonView) -> dict[str, Json]:
     """The difference of two `tool_counts`. Calls of a dispatcher that died in between, whose counts began anew, are
     missing."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Json] = {}
     for tool, counts in now.items():
         old = before.get(tool, {})
         found[tool] = {key: round(max(0, counts[key] - old.get(key, 0)), 3) for key in COUNTED}
@@ -80,8 +80,8 @@ def start_tools(config: Recipe, world: World) -> ToolClient:
     """The tools, which end with the process that calls this, and the world's web site with them. It waits for them;
     raises UserError for tools that cannot be made as configured. The log of this process names those of them that stay
     away."""
-    check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
-    address: Any = None
+    check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.limited)
+    address: str | None = None
     services: dict[str, Ask] = {}
     if needs_site(config.tools) and (web := world.site) is not None:
         site = make_site(web)
@@ -97,7 +97,7 @@ def start_tools(config: Recipe, world: World) -> ToolClient:
     return tools
 
 
-_SITES: list[Any] = []
+_SITES: list[Handle] = []
 """Handles of this process's sites: an actor ends when its last handle is gone."""
 
 
@@ -105,12 +105,12 @@ def _site_of(world: World) -> str:
     return f"the web site of the world {world.name}"
 
 
-def make_site(web: WebSite) -> Any:
+def make_site(web: WebSite) -> Handle:
     """The handle of a world's web site, to be started; Ray starts it again if its process dies."""
-    return restarted(Site, {"max_task_retries": -1, **beside_driver()}, web.pages, web.hits, node_address)
+    return start_restartable(Site, {"max_task_retries": -1, **beside_driver()}, web.pages, web.hits, node_address)
 
 
-def _dispatcher(config: Recipe, world: World, address: str | None) -> Any:
+def _dispatcher(config: Recipe, world: World, address: str | None) -> Handle:
     placement = config.placement
     launch = functools.partial(
         ExecutorActor,
@@ -119,7 +119,9 @@ def _dispatcher(config: Recipe, world: World, address: str | None) -> Any:
         {"num_cpus": placement.tool_cpus, **placement.on(Role.tool)},
     )
     options = {"max_concurrency": 10_000, "max_task_retries": -1, **beside_driver()}
-    return restarted(ToolDispatcher, options, launch, config.executor, placement.tool_executors, placement.tool_range)
+    return start_restartable(
+        ToolDispatcher, options, launch, config.executor, placement.tool_executors, placement.tool_range
+    )
 
 
 @asynccontextmanager
@@ -132,10 +134,10 @@ async def tool_client(run: RunDir, profiles: Iterable[str] | None = None) -> Asy
     Raises UserError for tools that cannot be made as configured, such as a corpus that is not there.
     """
     config = run.config
-    check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.named)
+    check_tools(config.tools, crawl_s=config.executor.limit_s("crawl_page"), named=config.executor.limited)
     if caution := caution_about(config.tools, run.world, profiles):
         run.console.say(caution)
-    started: list[Any] = []
+    started: list[Handle] = []
     services: dict[str, Ask] = {}
     try:
         address = None
@@ -157,4 +159,4 @@ async def tool_client(run: RunDir, profiles: Iterable[str] | None = None) -> Asy
             yield tools
     finally:
         for handle in started:
-            ray.kill(handle)  # executors end with their dispatcher
+            kill(handle)  # executors end with their dispatcher

@@ -10,15 +10,15 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
 from actors.learner.buffer import Committed, Started, Stepped
 from actors.learner.config import Objective
-from cluster.learner_group import Learners, Learning
+from cluster.learner_group import LearnerGroup, Learners
 from coa.distill.dataset.external import external_counts
 from coa.distill.dataset.tokens import digest_of, read_samples
+from coa.json_object import Json
 from coa.learning.algorithms import IMITATION
 from coa.learning.dealing import deal_samples
 from coa.learning.faults import of_updates
@@ -39,7 +39,7 @@ SHOWN = {"loss": "loss", "epoch": "epoch", "tokens_s": "tok/s"}
 """The metrics that the terminal shows, most important first, with their labels."""
 
 
-async def sft(run: RunDir) -> dict[str, Any]:
+async def sft(run: RunDir) -> Json:
     """Runs the stage and returns its result, at once if it is finished already."""
     if done := run.result(STAGE):
         return done
@@ -52,7 +52,7 @@ async def sft(run: RunDir) -> dict[str, Any]:
         samples = await asyncio.to_thread(prepare, run)
         steps = config.steps_of(len(samples))
         stage.update(0, total=steps)
-        learning = Learning(
+        learning = LearnerGroup(
             STAGE,
             keeping=keeping_of(run, STAGE, config.checkpoint_every),
             placement=run.config.placement,
@@ -82,7 +82,7 @@ async def sft(run: RunDir) -> dict[str, Any]:
     )
 
 
-async def begin_untuned(run: RunDir) -> dict[str, Any]:
+async def begin_untuned(run: RunDir) -> Json:
     """The stage's result if the recipe's model is not fine-tuned: its start model becomes what reinforcement trains."""
     with run.console.stage(STAGE, 0) as stage:
         stage.phase("left out (sft.steps=0): preparing the initial model")
@@ -92,7 +92,7 @@ async def begin_untuned(run: RunDir) -> dict[str, Any]:
     return run.finish(STAGE, {"steps": 0, "seconds": 0.0, "samples": 0, "demonstrations": 0})
 
 
-async def follow(run: RunDir, learning: Learning, samples: list[Sample], steps: int, stage: Stage) -> int:
+async def follow(run: RunDir, learning: LearnerGroup, samples: list[Sample], steps: int, stage: Stage) -> int:
     """Feeds the learners and records their steps, from each start of theirs to the last step. Returns the number of
     updates that they skipped; raises NothingLearnt if they skip one after the other."""
     stage.phase(f"starting {run.config.sft.learner.ranks} learners, loading the model")
@@ -108,7 +108,7 @@ async def follow(run: RunDir, learning: Learning, samples: list[Sample], steps: 
                 else:
                     run.console.say(f"{STAGE}: {event.parity}")
                 opened.close()
-                feeding = learning.beside(feed(run, learning, samples, steps, event))
+                feeding = learning.spawn(feed(run, learning, samples, steps, event))
                 metrics = opened.enter_context(run.metrics(STAGE, event.version + 1))
                 stage.update(event.version)
                 stage.phase("the first step")
@@ -128,7 +128,7 @@ async def follow(run: RunDir, learning: Learning, samples: list[Sample], steps: 
     return skipping.total
 
 
-def record_of(event: Stepped, epochs_a_step: float) -> dict[str, Any]:
+def record_of(event: Stepped, epochs_a_step: float) -> Json:
     """One record of metrics; docs/run_directory.md says what each is."""
     report, seconds = asdict(event.report), event.ended - event.began
     return {
@@ -153,7 +153,7 @@ def prepare(run: RunDir) -> list[Sample]:
 
 async def feed(run: RunDir, learning: Learners, samples: list[Sample], steps: int, started: Started) -> None:
     """Deals batches to the ranks, beginning with the version at which the learners have started."""
-    from cluster.session import stored
+    from cluster.session import store_object
 
     config, share = run.config.sft, started.shares_prefixes
     batches = batch_indices(len(samples), config.batch, steps, run.config.seed)
@@ -161,7 +161,7 @@ async def feed(run: RunDir, learning: Learners, samples: list[Sample], steps: in
         if at < started.version:
             continue
         dealt = deal_samples([samples[i].token_ids for i in batch], learning.replicas, share=share)
-        shares = tuple((stored(tuple(samples[batch[i]] for i in share)),) for share in dealt)
+        shares = tuple((store_object(tuple(samples[batch[i]] for i in share)),) for share in dealt)
         if not await learning.put(Train(version=at, shares=shares, cursor=at), started.epoch):
             return
 

@@ -10,11 +10,11 @@ import json
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
 import coa
+from coa.json_object import Json
 from coa.reporting.metrics import read_metrics
 from coa.reporting.model_card import model_card
 from coa.reporting.page import Example, alarms
@@ -73,7 +73,7 @@ def is_finished(run: RunDir) -> bool:
 def conclude(run: RunDir) -> None:
     """Writes the report and the model card of a run whose stages are finished, and shows the results."""
     names = ("sft", "rl", "evaluation-sft", "evaluation-rl", "team-cost", "tools", "seconds", "bottleneck")
-    results: dict[str, Any] = {name: run.result(name) for name in names}
+    results: Json = {name: run.result(name) for name in names}
     results["distill"] = run.result("distill") or NOTHING_DISTILLED
     report = make_report(run, results)
     metrics = read_metrics(run.folder / "metrics.jsonl")
@@ -99,7 +99,7 @@ def caution_of_counts(config: Recipe) -> str:
     return f"caution: {keys} without effect: with tasks.path, all held-out tasks are evaluated (see tasks.held_out)"
 
 
-def write_model_card(run: RunDir, report: dict[str, Any]) -> None:
+def write_model_card(run: RunDir, report: Json) -> None:
     config = OmegaConf.to_container(OmegaConf.structured(run.config), enum_to_str=True)
     agent = json.loads((run.model / AGENT_FILE).read_text())
     assert isinstance(config, dict)
@@ -108,7 +108,7 @@ def write_model_card(run: RunDir, report: dict[str, Any]) -> None:
     write_atomically(run.model / "README.md", card)
 
 
-def make_report(run: RunDir, results: dict[str, Any]) -> dict[str, Any]:
+def make_report(run: RunDir, results: Json) -> Json:
     """`report.json`: its keys are a contract (docs/run_directory.md)."""
     team, afm = results["team-cost"]["families"], results["evaluation-rl"]["cost"]
     stages = {
@@ -159,7 +159,7 @@ def attempts_in_words(config: EvaluationConfig) -> str:
     return f"{how.samples} sampled attempts" if how.temperature else "the greedy attempt"
 
 
-def show(run: RunDir, report: dict[str, Any]) -> None:
+def show(run: RunDir, report: Json) -> None:
     console, evaluations = run.console, [report["evaluation"][side] for side in ("sft", "rl", "gain")]
     parts = {"all": evaluations}
     parts |= {name: [side["families"].get(name, {}) for side in evaluations] for name in evaluations[0]["families"]}
@@ -198,7 +198,7 @@ def show(run: RunDir, report: dict[str, Any]) -> None:
         tell_bottleneck(run)
 
 
-def cost_row(name: str, part: dict[str, Any]) -> list[str]:
+def cost_row(name: str, part: Json) -> list[str]:
     def cell(value: float | None, digits: int = 0) -> str:
         return "-" if value is None else f"{value:,.{digits}f}"
 

@@ -5,21 +5,23 @@ a group that failed --> TeacherFallback (rl.teacher_fallback) --> the team's run
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
+from actors.handles import Handle
 from actors.teachers.team import Outcome, Unfinished
 from actors.tools.remote import ToolClient
 from coa.agent.codec import Codec
 from coa.agent.records import GroupRecord
+from coa.concurrency import Spawn
 from coa.distill.duplicates import DuplicateConfig
 from coa.distill.fallback import failed_altogether, imitations
 from coa.distill.filters import Filter, filter_runs
 from coa.errors import EndpointDown
+from coa.json_object import Json
 from coa.storage.jsonl import append_line, read_lines, write_lines
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.store import names_in, read_transcripts, write_transcripts
@@ -40,8 +42,6 @@ FIRST_ATTEMPT = 1_000_000
 for one task."""
 TRY_AGAIN_S = 600.0
 """Seconds after which a team that is down is given a task again, to see whether it is up."""
-Beside = Callable[[Coroutine[Any, Any, None]], Any]
-"""Runs a coroutine beside the loop."""
 
 
 class TeamState(StrEnum):
@@ -104,7 +104,7 @@ class TeacherFallback:
     the same task has the same run, whose replies are in the ledgers.
     """
 
-    def __init__(self, run: RunDir, team: Teaching, models: Mapping[str, Any]) -> None:
+    def __init__(self, run: RunDir, team: Teaching, models: Mapping[str, Handle]) -> None:
         config = run.config
         self._run, self._config, self._agent, self._team = run, config.rl.teacher_fallback, config.agent, team
         self._checkpoint_every = config.rl.checkpoint_every
@@ -136,7 +136,7 @@ class TeacherFallback:
         self._ended: list[Graded] = []
         self.counts: Counter[str] = Counter()
 
-    async def start(self, version: int, beside: Beside) -> None:
+    async def start(self, version: int, spawn: Spawn) -> None:
         """Restarts the fallback at `version`: samples assigned to that batch or a later one return to the queue, and
         tasks whose runs were unfinished are played again."""
         self._journal.go_back(version)
@@ -149,11 +149,11 @@ class TeacherFallback:
                 self._unplayed.pop(self._index(attempt), None)
                 await self._end(run, imitated[attempt])
         for index in self._unplayed:
-            self._begin(index, beside)
+            self._begin(index, spawn)
         self._before, self._unplayed = [], {}
 
-    def offer(self, group: GroupRecord, index: int, beside: Beside) -> None:
-        """Gives the task to the team, `beside` the loop, if no episode of the group succeeded and not too many samples
+    def offer(self, group: GroupRecord, index: int, spawn: Spawn) -> None:
+        """Gives the task to the team, beside the loop, if no episode of the group succeeded and not too many samples
         wait."""
         if not failed_altogether(group) or index in self._journal.tasks:
             return
@@ -166,14 +166,14 @@ class TeacherFallback:
         if self._playing + len(self._ready) >= self._most:
             return
         self._journal.give(index)
-        self._begin(index, beside)
+        self._begin(index, spawn)
 
-    def _begin(self, index: int, beside: Beside) -> None:
+    def _begin(self, index: int, spawn: Spawn) -> None:
         task = self._run.training_task(STAGE, index)
         first = FIRST_ATTEMPT + index * self._config.attempts
         attempts = range(first, first + self._config.attempts)
         self._playing += len(attempts)
-        beside(self._play([Assignment(task, attempt) for attempt in attempts]))
+        spawn(self._play([Assignment(task, attempt) for attempt in attempts]))
 
     def _index(self, attempt: int) -> int:
         return (attempt - FIRST_ATTEMPT) // self._config.attempts
@@ -257,7 +257,7 @@ class TeacherFallback:
             self._written += 1
             self._ended = []
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Json:
         """Counts of this process; for the whole stage, the samples imitated and the usage of the team's runs."""
         spent = self._team.finished
         counts = {**self.counts, "imitated": self._journal.imitated().total(), "under way": self._playing}

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from actors.handles import Handle
 from actors.teachers.team import Outcome, TeachingConfig
 from coa.distill.ask import Ask
 from coa.distill.filters import Kept
@@ -24,7 +25,7 @@ from jobs.run.run_dir import RunDir
 class Review:
     """Judges and rewrites finished runs; does nothing if the recipe names no model for it."""
 
-    def __init__(self, run: RunDir, models: Mapping[str, Any], flaw: Callable[[Graded], str | None]) -> None:
+    def __init__(self, run: RunDir, models: Mapping[str, Handle], flaw: Callable[[Graded], str | None]) -> None:
         """flaw: the filter's rules that need no judge. A run that they drop is not sent to the judge."""
         config, seed, teaching = run.config.distill, run.config.seed, run.config.teaching
         self._flaw = flaw
@@ -57,7 +58,7 @@ class Review:
         return kept
 
 
-def asking(model: Any, seed: int, options: Mapping[str, Any], teaching: TeachingConfig) -> Ask | None:
+def asking(model: Handle | None, seed: int, options: Mapping[str, Any], teaching: TeachingConfig) -> Ask | None:
     """A `TeacherModel` as an `Ask` with retries; None if there is no model."""
     if model is None:
         return None

@@ -6,12 +6,9 @@ samples of a group --> TeacherScoring (rl.on_policy) --> samples weighed token b
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import ray
-
+from actors.handles import Handle, kill, start_restartable
 from actors.learner.sizes import hub_name
-from actors.restarted import restarted
 from cluster.resources import SCORER_CPUS, Role
 from cluster.watch import ready, watched_services
 from coa.agent.codec import Codec, read_tokenizer
@@ -23,7 +20,7 @@ from jobs.run.run_dir import RunDir
 
 
 class TeacherScoring:
-    def __init__(self, scorer: Any) -> None:
+    def __init__(self, scorer: Handle) -> None:
         self._scorer = scorer
 
     async def weigh(self, samples: Sequence[Sample]) -> tuple[float, Sequence[Sample]]:
@@ -52,7 +49,7 @@ async def scoring(run: RunDir) -> AsyncIterator[TeacherScoring | None]:
     if fingerprint(Codec.load(teacher, day)) != fingerprint(Codec.load(run.sft_model)):
         raise UserError(f"rl.on_policy.teacher: {teacher} has another tokenizer than the policy")
     resources = {"num_cpus": SCORER_CPUS, "num_gpus": placement.scorer_gpus}
-    scorer = restarted(
+    scorer = start_restartable(
         TeacherScorer,
         {"max_task_retries": -1, **resources, **placement.on(Role.model)},
         teacher,
@@ -68,4 +65,4 @@ async def scoring(run: RunDir) -> AsyncIterator[TeacherScoring | None]:
         async with watched_services({"the teacher that scores samples": ready(scorer)}, run.console.say):
             yield TeacherScoring(scorer)
     finally:
-        ray.kill(scorer)
+        kill(scorer)

@@ -6,10 +6,10 @@ ModelServer (an actor, which ends with its server; Ray starts it again) -- url -
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
+from actors.handles import Handle
 from actors.teachers.model_server import start_model_server
 from cluster.resources import Role
 from coa.errors import ModelServerDown
@@ -22,7 +22,7 @@ STOP_S = 30.0
 """Seconds that a server may take to stop at the end of a stage; its actor may be waiting for a node."""
 
 
-async def serve(config: Recipe, model: TeacherModelConfig) -> tuple[EndpointConfig, Any]:
+async def serve(config: Recipe, model: TeacherModelConfig) -> tuple[EndpointConfig, Handle | None]:
     """The endpoint of a model, and the handle of its server; None if it is served elsewhere. Raises ModelServerDown if
     the first start fails."""
     if not model.serve.model:
@@ -32,7 +32,7 @@ async def serve(config: Recipe, model: TeacherModelConfig) -> tuple[EndpointConf
     return replace(model.endpoint, url=url, name=model.name), server
 
 
-async def keep_served(name: str, server: Any, model: Any, say: Callable[[str], None]) -> None:
+async def keep_served(name: str, server: Handle, model: Handle, say: Callable[[str], None]) -> None:
     """Starts the server again whenever it has ended, and tells the TeacherModel its URL, without end."""
     down = False
     while True:

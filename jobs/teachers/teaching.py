@@ -18,7 +18,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.restarted import restarted
+from actors.handles import Handle, kill, start_restartable
 from actors.teachers.model import TeacherModel
 from actors.teachers.team import Outcome, Played, RoleAgent, TeacherTeam, TeachingConfig
 from actors.tools.remote import ToolClient
@@ -55,7 +55,7 @@ class Teaching:
     """The team of a run. Runs of scripted experts are played in waves, in order; those of language models end in any
     order."""
 
-    def __init__(self, team: Any, config: TeachingConfig, *, experts: bool, actors: Mapping[str, Any]) -> None:
+    def __init__(self, team: Handle, config: TeachingConfig, *, experts: bool, actors: Mapping[str, Handle]) -> None:
         """experts: whether all roles are scripted experts."""
         self._team, self._config, self._experts = team, config, experts
         self.actors = actors
@@ -143,11 +143,11 @@ class FailedInARow:
 
 
 @asynccontextmanager
-async def language_models(run: RunDir, names: Iterable[str]) -> AsyncIterator[Mapping[str, Any]]:
+async def language_models(run: RunDir, names: Iterable[str]) -> AsyncIterator[Mapping[str, Handle]]:
     """Handles of the recipe's `models` of these names, for as long as the context lasts. Raises UserError for a key
     that is missing, and ModelServerDown for a server that does not come up."""
-    servers: dict[str, Any] = {}
-    models: dict[str, Any] = {}
+    servers: dict[str, Handle] = {}
+    models: dict[str, Handle] = {}
     keeping: list[asyncio.Future[None]] = []
     try:
         for name in sorted(set(names) - {EXPERTS}):
@@ -168,19 +168,19 @@ async def language_models(run: RunDir, names: Iterable[str]) -> AsyncIterator[Ma
         for one in keeping:
             one.cancel()
         for handle in models.values():
-            ray.kill(handle)
+            kill(handle)
         for server in servers.values():
             with suppress(RayError, TimeoutError):
                 async with asyncio.timeout(STOP_S):
                     await server.stop.remote()  # what it holds is free once this returns
-            ray.kill(server)
+            kill(server)
         for one in keeping:
             if one.done() and not one.cancelled():
                 one.result()  # a defect
 
 
 @asynccontextmanager
-async def watched(models: Mapping[str, Any], stage: Stage, say: Callable[[str], None]) -> AsyncIterator[None]:
+async def watched(models: Mapping[str, Handle], stage: Stage, say: Callable[[str], None]) -> AsyncIterator[None]:
     """Reports, as long as the context lasts, models whose endpoints do not answer: by a line of its own when an outage
     begins, and on the stage's line while it lasts; and once, what endpoints refuse and are sent in another way."""
 
@@ -207,14 +207,14 @@ async def watched(models: Mapping[str, Any], stage: Stage, say: Callable[[str], 
         watching.cancel()
 
 
-async def _trouble(model: Any) -> str:
+async def _trouble(model: Handle) -> str:
     try:
         return await model.trouble.remote()
     except RayError:
         return ""  # a dead actor is reported by those that ask it for replies
 
 
-async def _notices(model: Any) -> list[str]:
+async def _notices(model: Handle) -> list[str]:
     try:
         return await model.notices.remote()
     except RayError:
@@ -222,11 +222,11 @@ async def _notices(model: Any) -> list[str]:
 
 
 @asynccontextmanager
-async def teaching(run: RunDir, tools: ToolClient, models: Mapping[str, Any]) -> AsyncIterator[Teaching]:
+async def teaching(run: RunDir, tools: ToolClient, models: Mapping[str, Handle]) -> AsyncIterator[Teaching]:
     """The team that the recipe names, for as long as the context lasts. models: handles of the recipe's `models`."""
     config, team = run.config, run.config.team
-    agents: dict[str, Any] = {}
-    started: list[Any] = []
+    agents: dict[str, Handle] = {}
+    started: list[Handle] = []
     try:
         for role in roles_of(config):
             if (name := team.model_of(role)) == EXPERTS:
@@ -253,7 +253,7 @@ async def teaching(run: RunDir, tools: ToolClient, models: Mapping[str, Any]) ->
             yield Teaching(player, config.teaching, experts=plays_free(team), actors=actors)
     finally:
         for handle in reversed(started):
-            ray.kill(handle)
+            kill(handle)
 
 
 def drop_ledgers(run: RunDir) -> None:
@@ -274,6 +274,6 @@ def actor_options(actor: type, node: str) -> dict[str, Any]:
     }
 
 
-def _start(run: RunDir, actor: type, *arguments: Any, **options: Any) -> Any:
+def _start(run: RunDir, actor: type, *arguments: object, **options: object) -> Handle:
     settings = actor_options(actor, ray.get_runtime_context().get_node_id())
-    return restarted(actor, settings, *arguments, **options)
+    return start_restartable(actor, settings, *arguments, **options)

@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from typing import Any
 
 from actors.tools.remote import ToolClient
 from coa.agent.codec import Codec
 from coa.errors import InfrastructureError
+from coa.json_object import Json
 from coa.reporting.statistics import Cost, cost_per_success
 from coa.teams.roles import ROLES
 from coa.teams.run import Assignment, FailedRun
@@ -19,7 +19,7 @@ SCRIPTED = "one attempt of the team at the evaluation tasks, as if its experts w
 PAID = "the team's runs that the model was distilled from"
 
 
-async def team_cost(run: RunDir, tools: ToolClient) -> dict[str, Any]:
+async def team_cost(run: RunDir, tools: ToolClient) -> Json:
     """{"counted": on which runs, "families": a Cost by family and for "all"}; families without runs are left out.
 
     Tokens are those of the prompt plus those of the reply, over all calls of agents.

@@ -20,7 +20,7 @@ class Tools(ToolClient):
 def test_calls_of_an_engine_that_was_ended_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process may only be suspended, and go on later."""
     ended: list[Any] = []
-    monkeypatch.setattr(engine_actor.ray, "kill", ended.append)
+    monkeypatch.setattr("ray.kill", ended.append)
     monkeypatch.setattr(engine_actor, "remove_placement_group", ended.append)
     tools, place = Tools(), "place"
     found: Any = engine_actor.EngineActor

@@ -16,7 +16,7 @@ from actors.learner.buffer import Event, Finished, Started, Stepped
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.loop import LearnJob
 from cluster import learner_group
-from cluster.learner_group import Learning, raise_cause, surely
+from cluster.learner_group import LearnerGroup, raise_cause, surely
 from cluster.resources import PlacementConfig
 from coa.errors import DiskFull, OutOfMemory, ReadOnlyDisk, UserError
 from coa.storage.checkpoints import open_folder
@@ -94,7 +94,7 @@ def test_a_step_counts_as_recorded_once_the_next_event_is_asked_for(kept: bool) 
         async def take(version: int, epoch: int) -> None:
             recorded.append((version, epoch))
 
-        learning = object.__new__(Learning)
+        learning: Any = object.__new__(LearnerGroup)
         learning._ended = asyncio.get_running_loop().create_future()
         learning._buffer = SimpleNamespace(
             next_event=SimpleNamespace(remote=next_event), recorded=SimpleNamespace(remote=take)
@@ -132,7 +132,7 @@ def test_ranks_that_hang_are_told_of_once_while_an_event_is_waited_for(monkeypat
         async def next_event() -> Event:
             return await event
 
-        learning = object.__new__(Learning)
+        learning: Any = object.__new__(LearnerGroup)
         learning._ended = asyncio.get_running_loop().create_future()
         learning._say, learning._limit_s = told.append, 900.0
         learning._buffer = SimpleNamespace(
@@ -154,7 +154,7 @@ def test_who_is_interrupted_while_it_waits_for_an_event_hears_nothing_of_the_buf
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: told.append(context))
         answer: asyncio.Future[object] = loop.create_future()
-        learning = object.__new__(Learning)
+        learning: Any = object.__new__(LearnerGroup)
         learning._ended = loop.create_future()
         learning._buffer = SimpleNamespace(next_event=SimpleNamespace(remote=lambda: answer))
         waiting = asyncio.ensure_future(anext(learning.events()))
@@ -171,6 +171,9 @@ def test_who_is_interrupted_while_it_waits_for_an_event_hears_nothing_of_the_buf
     assert told == []
 
 
+NOBODY: Any = None
+
+
 def a_job() -> LearnJob:
     return LearnJob(
         model_dir="",
@@ -178,7 +181,7 @@ def a_job() -> LearnJob:
         learner=LearnerConfig(),
         objective=Objective(),
         steps=1,
-        buffer=None,
+        buffer=NOBODY,
         publish=False,
         probe=(),
         probe_tokens=0,
@@ -188,7 +191,7 @@ def a_job() -> LearnJob:
 
 
 def test_the_learners_process_group_has_the_time_limit_of_the_setting() -> None:
-    learning = object.__new__(Learning)
+    learning: Any = object.__new__(LearnerGroup)
     learning._name, learning._limit_s, learning._buffer = "sft", 90.0, None
     learning._placement, learning._job = PlacementConfig(), a_job()
     learning._keeping = learning._job.keeping

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -13,7 +13,7 @@ import pytest
 from actors.learner.buffer import Event, Finished, Started, Stepped
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from cluster import learner_group
-from cluster.learner_group import Learning
+from cluster.learner_group import LearnerGroup
 from cluster.resources import PlacementConfig
 from coa.learning.orders import Train
 from coa.storage.checkpoints import open_folder
@@ -30,9 +30,9 @@ def some_samples() -> tuple[Sample, ...]:
     return tuple(random_sample(rng, 300) for _ in range(3))
 
 
-def learning_of(folder: Path, ranks: int, **settings: Any) -> Learning:
+def learning_of(folder: Path, ranks: int, **settings: Any) -> LearnerGroup:
     make_model(folder / "start")
-    return Learning(
+    return LearnerGroup(
         "learners",
         keeping=Keeping(folder=open_folder(folder / "checkpoints"), every=1),
         placement=PlacementConfig(),
@@ -47,7 +47,7 @@ def learning_of(folder: Path, ranks: int, **settings: Any) -> Learning:
     )
 
 
-async def feed(learning: Learning, started: Started) -> None:
+async def feed(learning: LearnerGroup, started: Started) -> None:
     """All batches from where the learners are, until they start again."""
     import ray
 
@@ -67,9 +67,9 @@ def test_learners_continue_from_their_checkpoint_if_the_controller_is_killed(tmp
                 told.append(event)
                 match event:
                     case Started():
-                        learning.beside(feed(learning, event))
+                        learning.spawn(feed(learning, event))
                     case Stepped(version=2) if sum(isinstance(one, Started) for one in told) == 1:
-                        ray.kill(learning._controller)
+                        ray.kill(cast(Any, learning._controller))
                     case _:
                         pass
         return told
@@ -98,13 +98,13 @@ def test_a_rank_that_is_stopped_is_named_while_the_others_wait_for_it(
             told.append(text)
             heard.set()
 
-        async def strike(learning: Learning, started: Started) -> None:
+        async def strike(learning: LearnerGroup, started: Started) -> None:
             await asyncio.sleep(2 * 5.0)  # both have said that they live
             ours = psutil.Process().children(recursive=True)
             last = max((one for one in ours if "RayTrainWorker" in one.name()), key=lambda one: one.create_time())
             os.kill(last.pid, signal.SIGSTOP)
             try:
-                feeding = learning.beside(feed(learning, started))
+                feeding = learning.spawn(feed(learning, started))
                 async with asyncio.timeout(180):
                     await heard.wait()
             finally:
@@ -114,7 +114,7 @@ def test_a_rank_that_is_stopped_is_named_while_the_others_wait_for_it(
         async with learning_of(tmp_path, 2, say=say) as learning:
             async for event in learning.events():
                 if isinstance(event, Started):
-                    learning.beside(strike(learning, event))
+                    learning.spawn(strike(learning, event))
         return told
 
     told = asyncio.run(stopped())

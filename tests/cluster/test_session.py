@@ -11,7 +11,7 @@ from signal import SIGKILL
 import pytest
 from ray.exceptions import ObjectStoreFullError, OutOfDiskError
 
-from cluster.session import STARTS, SessionConfig, last_wish, run_interruptible, session, start, stored
+from cluster.session import STARTS, SessionConfig, last_wish, run_interruptible, session, start, store_object
 from coa.errors import ClusterDown, DiskFull
 from tests.support.patience import PATIENCE_S
 
@@ -250,4 +250,4 @@ def test_a_full_object_store_is_told_of_in_one_line(error: Exception, monkeypatc
 
     monkeypatch.setattr("ray.put", put)
     with pytest.raises(DiskFull, match=r"^Ray's object store is full, and so is the disk .*object_store_gib$"):
-        stored(1)
+        store_object(1)

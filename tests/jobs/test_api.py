@@ -131,7 +131,7 @@ def test_rows_may_hold_what_numpy_and_pandas_make(here: Path) -> None:
     frame = pandas.DataFrame({"question": ["a ?", "b ?"], "answer": [7, 8], "family": ["x", None]})
     rows = [*frame.to_dict("records"), {"question": "c ?", "answer": np.array(["9", "nine"])}]
     rows += [{"question": "d ?", "answer": Decimal("7.50")}, {"question": "e \ud800 ?", "answer": (np.float32(0.5),)}]
-    tasks = load_tasks(api._kept(rows))
+    tasks = load_tasks(api._as_file(rows))
     assert [task.answers for task in tasks] == [("7",), ("8",), ("9", "nine"), ("7.50",), ("0.5",)]
     assert tasks[4].question == "e ? ?"
     unusable: list[tuple[Any, str]] = [
@@ -141,9 +141,9 @@ def test_rows_may_hold_what_numpy_and_pandas_make(here: Path) -> None:
     ]
     for tasks, said in unusable:
         with pytest.raises(UserError, match=said):
-            api._kept(tasks)
+            api._as_file(tasks)
     with pytest.raises(UserError, match=r"line 1: no `answer`: .*; `answer` is NaN$"):
-        load_tasks(api._kept([{"question": "a ?", "answer": np.float64("nan")}]))
+        load_tasks(api._as_file([{"question": "a ?", "answer": np.float64("nan")}]))
 
 
 def test_what_a_job_raises_is_raised(started: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:

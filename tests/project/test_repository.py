@@ -206,4 +206,4 @@ def test_what_ray_restarts_is_made_where_its_arguments_are_kept() -> None:
         if (isinstance(node, ast.keyword) and node.arg == "max_restarts" and ast.unparse(node.value) != "0")
         or (isinstance(node, ast.Constant) and node.value == "max_restarts")
     }
-    assert found == {"actors/restarted.py"}
+    assert found == {"actors/handles.py"}

@@ -297,7 +297,7 @@ async def reinforce(run: RunDir, log: Callable[[str], None], drive: Callable[[Se
     working = [asyncio.ensure_future(one) for one in (follow(), learners.learn())]
     await asyncio.wait({working[0], learners.failure}, return_when=asyncio.FIRST_COMPLETED)
     await driving
-    for one in (*working, *learners._beside):
+    for one in (*working, *learners._spawned):
         one.cancel()
     with suppress(asyncio.CancelledError):
         await working[0]

@@ -13,7 +13,7 @@ from coa.grading.judge import decided, verdict
 from coa.grading.latex import expression_of, words_of
 from coa.grading.match import exact_match, token_f1
 from coa.grading.programs import program_of
-from coa.http.addresses import NotAllowed, Reach, is_web_address, read_link, shown
+from coa.http.addresses import NotAllowed, Reach, is_web_address, read_link, redact
 from coa.tools.code import read_program
 from coa.tools.search.wiki import canonical, read_reply
 from coa.tools.web.crawl import read_links
@@ -56,7 +56,7 @@ def links(text: str) -> None:
         assert url.scheme in ("http", "https")
         assert url.user is None
     is_web_address(text)
-    shown(text)
+    redact(text)
 
 
 def queries(text: str) -> None:

@@ -4,9 +4,9 @@ import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from coa.json_object import Json
 from coa.serving.faults import invalid
 
-Json = dict[str, Any]
 USAGE = {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
 
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from coa.json_object import Json
 from tests.support.imported_runs import PAGES, QUESTION
 from tests.support.recordings import streamed
-
-Json = dict[str, Any]
 
 SCRIPT = [("Find the owner.", "", "Vexon Labs"), ("", "Nora Lind owns it.", "Nora Lind"), ("Berg", "", "")]
 """Text, thought and query of each reply."""

@@ -75,7 +75,7 @@ class FakeLearners:
     _plans: dict[int, Train] = field(default_factory=dict)
     _asked: int = -1
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _beside: set["asyncio.Task[None]"] = field(default_factory=set)
+    _spawned: set["asyncio.Task[None]"] = field(default_factory=set)
     handed_out: Callable[[Train], None] = lambda plan: None
     """Sees each batch as it comes."""
     report: Callable[[int], StepReport] = lambda version: a_report()
@@ -83,12 +83,12 @@ class FakeLearners:
     shares_prefixes: bool = True
     failure: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
-    def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.ensure_future(work)
-        self._beside.add(task)
+        self._spawned.add(task)
 
         def done(task: "asyncio.Task[None]") -> None:
-            self._beside.discard(task)
+            self._spawned.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None and not self.failure.done():
                 self.failure.set_exception(error)
 
@@ -213,7 +213,7 @@ async def reinforce(
         result = await loop.result()
         loop.ledger.finish(config.steps)
     finally:
-        for one in (*working, *learners._beside):
+        for one in (*working, *learners._spawned):
             one.cancel()
         loop.close()
         await pool.stop()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from actors.learner.config import LoraConfig
 from actors.learner.lora import add_adapters
 from actors.learner.model.names import written_sources
-from actors.learner.model.parity import BOUNDS, Copied, distance, drawn, loaded, tiny_copy, ways_of
+from actors.learner.model.parity import BOUNDS, Copied, distance, loaded, sample_sequences, tiny_copy, ways_of
 from actors.weights.parts import DTYPES, ModelParts
 from coa.errors import UserError
 from coa.learning.samples import all_trained
@@ -39,7 +39,7 @@ def check_written(copied: Copied, lora: LoraConfig, unused: frozenset[str], make
                 if ".lora_B." in name:
                     nn.init.normal_(parameter, std=CHANGE)
     policy = make(model, ways=ways_of(copied.attention)[1:]).eval()
-    sequences = drawn(model.config)
+    sequences = sample_sequences(model.config)
     with torch.no_grad():
         trained = policy.compared([all_trained(one) for one in sequences], policy)
         with reading(f"{kind}: its weights can't be written"), quiet():

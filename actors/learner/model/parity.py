@@ -96,7 +96,7 @@ def settle(policy: Comparable, run: Any, worst: Callable[[float], float] = float
     run: calls the policy, by itself or in what shards it, and is collective if that is. worst: the largest of a number
     over all ranks, which must agree.
     """
-    kind, sequences = type(policy.model).__name__, drawn(policy.model.config)
+    kind, sequences = type(policy.model).__name__, sample_sequences(policy.model.config)
     with torch.no_grad():
         with reading(f"{kind}: its own pass over a sequence fails"):
             device = next(policy.model.parameters()).device
@@ -116,7 +116,7 @@ def settle(policy: Comparable, run: Any, worst: Callable[[float], float] = float
     )
 
 
-def drawn(config: Any) -> list[Tokens]:
+def sample_sequences(config: Any) -> list[Tokens]:
     """The sequences that are compared, the same each time."""
     usual, rng = usual_tokens(config), np.random.default_rng(0)
     return [rng.choice(usual, size).astype(np.int32) for size in LENGTHS]
@@ -182,7 +182,7 @@ def settled_copy(copied: Copied, make: Callable[..., Any]) -> Parity | None:
         with reading("no tiny copy"), quiet():
             model = tiny_copy(copied.config, attention)
             with torch.no_grad():
-                model(input_ids=torch.from_numpy(drawn(model.config)[-1]).long()[None], use_cache=False)
+                model(input_ids=torch.from_numpy(sample_sequences(model.config)[-1]).long()[None], use_cache=False)
     except UserError:
         return None
     policy = make(model, ways=ways_of(attention)).train()
@@ -215,7 +215,7 @@ def unlike_linear(policy: Any) -> frozenset[str]:
         for name, module in named
     ]
     with reading(f"{type(policy.model).__name__}: its own pass over a sequence fails"), torch.no_grad():
-        for one in drawn(policy.model.config):
+        for one in sample_sequences(policy.model.config):
             policy(torch.from_numpy(one).long())
     for hook in hooks:
         hook.remove()
@@ -230,7 +230,7 @@ def numberless(name: str) -> str:
 def gradients_apart(policy: Any) -> tuple[str, float]:
     """The parameter whose gradient differs most between the policy's way and the plain pass, and by how much, as a
     share of the largest number in that gradient."""
-    sequences = drawn(policy.model.config)
+    sequences = sample_sequences(policy.model.config)
 
     def gradients(total: Tensor) -> dict[str, Tensor]:
         policy.zero_grad()

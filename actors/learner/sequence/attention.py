@@ -75,7 +75,7 @@ def shared_attention(
     if repeats > 1:
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
     query, key, value = to_heads(sequence, query, key, value)
-    found, _ = _attention(attention)(_seen(module, attention, query, key), query, key, value, None, **kwargs)
+    found, _ = _attention(attention)(_module_view(module, attention, query, key), query, key, value, None, **kwargs)
     return to_slices(sequence, found), None
 
 
@@ -109,7 +109,7 @@ def _attention(name: str) -> Callable[..., tuple[Tensor, Any]]:
     return ALL_ATTENTION_FUNCTIONS[name]
 
 
-def _seen(module: Any, attention: str, query: Tensor, key: Tensor) -> Any:
+def _module_view(module: Any, attention: str, query: Tensor, key: Tensor) -> Any:
     """The module attributes that attention functions read, for this rank's share of the heads."""
     return SimpleNamespace(
         num_key_value_groups=query.shape[1] // key.shape[1],

@@ -3,10 +3,11 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from actors.serving.api.sse import DONE, Json, data
+from actors.serving.api.sse import DONE, data
 from actors.serving.gate import Caller
 from actors.serving.server import Server
 from coa.concurrency import together
+from coa.json_object import Json
 from coa.serving.detail import Detail
 from coa.serving.events import Broke
 from coa.serving.faults import fault_of

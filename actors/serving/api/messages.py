@@ -5,9 +5,10 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 
-from actors.serving.api.sse import Json, named
+from actors.serving.api.sse import event_text
 from actors.serving.gate import Caller
 from actors.serving.server import Server
+from coa.json_object import Json
 from coa.serving.events import Broke
 from coa.serving.faults import fault_of
 from coa.serving.protocols.messages import MessageWriter
@@ -45,11 +46,11 @@ class MessagesApi:
 
     async def _events(self, writer: MessageWriter, request: AgentRequest, who: Caller) -> AsyncGenerator[str]:
         for event in writer.begin():
-            yield named(event)
+            yield event_text(event)
         async with aclosing(self._server.play(request, who)) as events:
             async for event in events:
                 for sent in writer.take(event):
-                    yield named(sent)
+                    yield event_text(sent)
 
     def _writer(self, body: CreateMessage, who: Caller) -> MessageWriter:
         new_id = who.course.new_id

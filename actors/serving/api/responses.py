@@ -11,18 +11,19 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from actors.serving.api.sse import DONE, Json, named
+from actors.serving.api.sse import DONE, event_text
 from actors.serving.gate import Caller
 from actors.serving.plain import chunks_of
 from actors.serving.server import Server, new_id
 from coa.concurrency import beyond_caller
+from coa.json_object import Json
 from coa.serving.faults import ApiError, invalid, no_response
 from coa.serving.parameters import Protocol, check_model
-from coa.serving.protocols.plain_responses import PlainWriter, chat_of, said
+from coa.serving.protocols.plain_responses import PlainWriter, chat_of, input_messages
 from coa.serving.protocols.resource import RUNNING, Resource
 from coa.serving.protocols.responses import ResponseWriter
 from coa.serving.protocols.schemas import CreateResponse
-from coa.serving.requests import AgentRequest, fields_of, given, messages_of, of_response, read_messages
+from coa.serving.requests import AgentRequest, explicit_fields, fields_of, messages_of, of_response, read_messages
 from coa.serving.resumption import seed_of
 from coa.serving.store import Stored
 
@@ -44,7 +45,7 @@ class _Asked:
     def stored(self) -> Stored:
         """The stored form of the response in its current state."""
         said = (*self.said, *self.resource.conversation()) if self.resource.ended else self.said
-        return Stored(self.resource.shown(), said)
+        return Stored(self.resource.snapshot(), said)
 
 
 class ResponsesApi:
@@ -60,7 +61,7 @@ class ResponsesApi:
     async def create(self, body: CreateResponse, who: Caller) -> Json:
         if body.background:
             return await self._begin(body, who)
-        asked = await self._asked(body, who)
+        asked = await self._prepare(body, who)
         async with aclosing(self._response(asked, who)) as steps:
             async for _ in steps:
                 pass
@@ -70,16 +71,16 @@ class ResponsesApi:
         """Raises errors of the request before the stream begins."""
         if body.background:
             raise invalid("a response in the background has no stream; ask for it with GET", "stream")
-        return self._events(await self._asked(body, who), who)
+        return self._events(await self._prepare(body, who), who)
 
     async def _events(self, asked: _Asked, who: Caller) -> AsyncGenerator[str]:
         async with aclosing(self._response(asked, who)) as steps:
             async for events in steps:
                 for event in events:
-                    yield named(event)
+                    yield event_text(event)
         yield DONE
 
-    async def _asked(self, body: CreateResponse, who: Caller) -> _Asked:
+    async def _prepare(self, body: CreateResponse, who: Caller) -> _Asked:
         server = self._server
         before, target = await self._before(body, who), server.target(body.model)
         course = who.course
@@ -97,12 +98,12 @@ class ResponsesApi:
             asked = of_response(body, read_messages(before), target.profile, server.defaults)
             request = await server.admitted(asked, who)
             return _Asked(request, resource, (*before, *spoken))
-        check_model(Protocol.responses, given(body))
+        check_model(Protocol.responses, explicit_fields(body))
         chat = chat_of(body, before)
         if body.stream:  # so that another replica makes the same stream
             chat = {"seed": seed_of(course.origin), **chat}
         stream = await server.gate.reserved(who, server.max_tokens, server.plain.stream_chat(chat, who.salt))
-        return _Asked(stream, resource, (*before, *said(body)))
+        return _Asked(stream, resource, (*before, *input_messages(body)))
 
     async def _before(self, body: CreateResponse, who: Caller) -> tuple[Json, ...]:
         """The conversation that the request continues."""
@@ -173,7 +174,7 @@ class ResponsesApi:
             raise ApiError(429, "too_many_responses", "too many responses in the background", retry_after_s=RETRY_S)
         self._beginning += 1
         try:
-            asked = await self._asked(body, who)
+            asked = await self._prepare(body, who)
             begun = asked.stored()
             await self._shared.begin(who.key, begun, self._replica)
             id = begun.response["id"]
@@ -190,11 +191,11 @@ class ResponsesApi:
         resource = asked.resource
         try:
             resource.begin()
-            await self._shared.update(who.key, resource.shown())
+            await self._shared.update(who.key, resource.snapshot())
             async with aclosing(self._response(asked, who)) as steps:
                 async for events in steps:
                     if not all(event["type"].endswith(".delta") for event in events):
-                        await self._shared.update(who.key, resource.shown())
+                        await self._shared.update(who.key, resource.snapshot())
         finally:
             if not resource.ended:
                 # An unexpected exception, which is logged; for a cancelled response this has no effect.

@@ -3,23 +3,23 @@
 import json
 from typing import Any
 
+from coa.json_object import Json
 from coa.unicode import whole
 
-Json = dict[str, Any]
 DONE = "data: [DONE]\n\n"
 """Last event of a stream in OpenAI's protocols."""
 
 
-def written(answer: Any) -> str:
+def to_json(answer: Any) -> str:
     """The answer as JSON. Lone surrogates, which a client's JSON may contain but UTF-8 may not, become question
     marks."""
     return whole(json.dumps(answer, ensure_ascii=False, separators=(",", ":")))
 
 
 def data(event: Json) -> str:
-    return f"data: {written(event)}\n\n"
+    return f"data: {to_json(event)}\n\n"
 
 
-def named(event: Json) -> str:
+def event_text(event: Json) -> str:
     """A server-sent event named by the event's type."""
     return f"event: {event['type']}\n{data(event)}"

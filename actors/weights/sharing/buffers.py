@@ -19,7 +19,7 @@ from actors.weights.segment import opened
 if TYPE_CHECKING:
     from actors.weights.parts import ModelParts
 
-Handle = dict[str, Any]
+TensorHandle = dict[str, Any]
 """Plain data by which another process opens the memory."""
 CUDA_OFFSET, CUDA_MEMORY = 3, 7
 """Indices into the arguments that `reduce_tensor` returns for a GPU tensor: the tensor's offset, and the start of the
@@ -44,7 +44,7 @@ def shared_buffers(path: Path, count: int, nbytes: int, device: torch.device) ->
     The memory is freed when the context ends. On a GPU, memory that another process had open when it was killed stays
     allocated until this process ends."""
     tensors: list[Tensor] = []
-    handles: list[Handle] = []
+    handles: list[TensorHandle] = []
     files = [path.with_name(f"{path.stem}-{number}{path.suffix}") for number in range(count)]
     try:
         for file in files:
@@ -60,7 +60,7 @@ def shared_buffers(path: Path, count: int, nbytes: int, device: torch.device) ->
         _collect()
 
 
-def _on_gpu(nbytes: int, device: torch.device) -> tuple[Tensor, Handle]:
+def _on_gpu(nbytes: int, device: torch.device) -> tuple[Tensor, TensorHandle]:
     from torch.multiprocessing.reductions import reduce_tensor
 
     tensor = torch.empty(nbytes, dtype=torch.uint8, device=device)
@@ -69,13 +69,13 @@ def _on_gpu(nbytes: int, device: torch.device) -> tuple[Tensor, Handle]:
     return tensor, {"nbytes": nbytes, "offset": arguments[CUDA_OFFSET], "cuda": memory}
 
 
-def _in_file(path: Path, nbytes: int) -> tuple[Tensor, Handle]:
+def _in_file(path: Path, nbytes: int) -> tuple[Tensor, TensorHandle]:
     with opened(path, os.O_RDWR | os.O_CREAT) as file:
         os.posix_fallocate(file, 0, nbytes)  # without it, writing when shared memory is full would kill the process
     return _mapped(path), {"nbytes": nbytes, "file": str(path)}
 
 
-def opened_buffers(handles: Sequence[Handle]) -> list[Tensor]:
+def opened_buffers(handles: Sequence[TensorHandle]) -> list[Tensor]:
     """Opens the buffers of another process; they are released when the returned tensors are. Raises OSError or
     RuntimeError if they can't be opened."""
     from torch.multiprocessing.reductions import rebuild_cuda_tensor

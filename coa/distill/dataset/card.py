@@ -6,10 +6,10 @@ A pure function from plain values to text. In the place of a licence, the card s
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from coa.distill.dataset.summary import Summary
-from coa.reporting.markdown import LICENSE, LICENSE_NOTE, TAGS, code, counted, flat, front, joined, table
+from coa.json_object import Json, JsonView
+from coa.reporting.markdown import LICENSE, LICENSE_NOTE, TAGS, code, flat, front, joined, rows_of_counts, table
 from coa.usage import Usage
 
 _SIZES = {
@@ -33,7 +33,7 @@ def data_card(
     *,
     transcripts: int,
     dropped: Mapping[str, int],
-    filters: Mapping[str, Any],
+    filters: JsonView,
     contaminated: int,
     cost: Usage,
     instructed: bool,
@@ -55,7 +55,10 @@ def data_card(
         f"{summary.reflected:,} reflect, {summary.corrected:,} corrected themselves; "
         f"{summary.interactions:.1f} interactions of agents and tools on average.",
         "## Rows",
-        *(table((what, "rows"), counted(summary.counts[what])) for what in ("profile", "family", "team", "source")),
+        *(
+            table((what, "rows"), rows_of_counts(summary.counts[what]))
+            for what in ("profile", "family", "team", "source")
+        ),
         "## Tokens",
         _tokens(summary, instructed, limit),
         "## What was left out",
@@ -71,10 +74,10 @@ def data_card(
     return joined(parts)
 
 
-def _filter(transcripts: int, dropped: Mapping[str, int], filters: Mapping[str, Any], contaminated: int) -> list[str]:
+def _filter(transcripts: int, dropped: Mapping[str, int], filters: JsonView, contaminated: int) -> list[str]:
     return [
         f"Of {transcripts:,} runs, {sum(dropped.values()):,} were dropped.",
-        table(("reason", "runs"), counted(dropped)) if dropped else "",
+        table(("reason", "runs"), rows_of_counts(dropped)) if dropped else "",
         _contaminated(contaminated, "runs"),
         "## Filter",
         table(("setting", "value"), flat(filters)),
@@ -85,7 +88,7 @@ def _contaminated(count: int, what: str) -> str:
     return f"Questions that are in an evaluation: {count:,} {what}, left out."
 
 
-def _data_front(name: str, summary: Summary) -> dict[str, Any]:
+def _data_front(name: str, summary: Summary) -> Json:
     return {
         "pretty_name": name,
         "license": LICENSE,

@@ -22,6 +22,7 @@ from coa.agent.profiles import profile as find_profile
 from coa.distill.dataset.rows import Demonstration
 from coa.distill.dataset.shards import ROWS_AT_ONCE, read_rows, shard_path
 from coa.distill.dataset.tokens import read_tokens
+from coa.json_object import Json
 from coa.registry import Registry
 from coa.storage.chunks import chunks
 from coa.storage.files import replacing, write_atomically
@@ -46,7 +47,7 @@ def export_trl(folder: Path, out: Path, *, instructed: bool) -> int:
     return rows
 
 
-def _repeated_tokens(folder: Path) -> Iterator[dict[str, Any]]:
+def _repeated_tokens(folder: Path) -> Iterator[Json]:
     for one in read_tokens(folder):
         yield from repeat(
             {"input_ids": one.token_ids, "assistant_masks": one.policy_mask.astype("int8")}, one.row.copies
@@ -62,9 +63,9 @@ def export_alpaca(folder: Path, out: Path, *, instructed: bool) -> int:
     return _export_json(folder, out, lambda row: _alpaca(row, instructed), {"file_name": f"{NAME}.json"})
 
 
-def _alpaca(row: Demonstration, instructed: bool) -> dict[str, Any]:
+def _alpaca(row: Demonstration, instructed: bool) -> Json:
     spans = (render_span(span) + "\n\n" * (span.tag == OBSERVATION) for span in row.chain)
-    return {"instruction": asked(row, instructed), "input": "", "output": "".join(spans)}
+    return {"instruction": user_turn(row, instructed), "input": "", "output": "".join(spans)}
 
 
 def export_llamafactory(folder: Path, out: Path, *, instructed: bool) -> int:
@@ -87,9 +88,9 @@ def export_llamafactory(folder: Path, out: Path, *, instructed: bool) -> int:
     return _export_json(folder, out, lambda row: _conversation(row, instructed), described)
 
 
-def _conversation(row: Demonstration, instructed: bool) -> dict[str, Any]:
+def _conversation(row: Demonstration, instructed: bool) -> Json:
     turns = [{"from": speaker, "value": text} for speaker, text in turns_of(row.chain)]
-    return {"conversations": [{"from": "human", "value": asked(row, instructed)}, *turns]}
+    return {"conversations": [{"from": "human", "value": user_turn(row, instructed)}, *turns]}
 
 
 def turns_of(chain: Chain) -> Iterator[tuple[str, str]]:
@@ -105,13 +106,13 @@ def turns_of(chain: Chain) -> Iterator[tuple[str, str]]:
     yield "gpt", "".join(said)
 
 
-def asked(row: Demonstration, instructed: bool) -> str:
+def user_turn(row: Demonstration, instructed: bool) -> str:
     """The user's turn, as in `Codec.prompt`."""
     preface = find_profile(row.task.profile).preface() if instructed else ""
     return preface + escape(row.task.question)
 
 
-def _export_json(folder: Path, out: Path, as_item: Callable[[Demonstration], dict[str, Any]], described: Any) -> int:
+def _export_json(folder: Path, out: Path, as_item: Callable[[Demonstration], Json], described: Any) -> int:
     rows = _write_array(out / f"{NAME}.json", (as_item(row) for row in read_rows(folder) for _ in range(row.copies)))
     write_atomically(out / "dataset_info.json", json.dumps({NAME: described}, indent=2))
     return rows

@@ -1,15 +1,15 @@
 """The rows of the distilled data set: one for each run that was kept."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 
 from coa.agent.grammar import THINK, Chain, parse, render
 from coa.distill.filters import Kept
 from coa.distill.stages import doubted_itself, interactions
+from coa.json_object import Json, JsonView
 from coa.storage.columns import TASK_COLUMNS, task_columns, task_of, whole_texts
 from coa.types import Task
 from coa.usage import Usage
@@ -104,7 +104,7 @@ def interactions_of(chain: Chain) -> int:
     return sum(span.tag != THINK for span in chain)
 
 
-def to_row(row: Demonstration, own: OwnColumns = NO_COLUMNS) -> dict[str, Any]:
+def to_row(row: Demonstration, own: OwnColumns = NO_COLUMNS) -> Json:
     task, chain = row.task, row.chain
     columns = {
         **task_columns(task, row.attempt),
@@ -125,7 +125,7 @@ def to_row(row: Demonstration, own: OwnColumns = NO_COLUMNS) -> dict[str, Any]:
     return whole_texts(columns)
 
 
-def from_row(row: Mapping[str, Any]) -> Demonstration:
+def from_row(row: JsonView) -> Demonstration:
     return Demonstration(
         task=task_of(row),
         text=row["text"],

@@ -8,15 +8,15 @@ Shards are written atomically. Nothing else lies in the folder, so the folder it
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from coa.distill.dataset.rows import NO_COLUMNS, SCHEMA, Demonstration, OwnColumns, from_row, to_row
 from coa.errors import UserError
+from coa.json_object import Json, JsonView
 from coa.storage.files import replacing
 from coa.types import Task
 
@@ -42,7 +42,7 @@ def is_data_set(path: Path) -> bool:
 
 
 def write_shard(
-    folder: Path, index: int, rows: Iterable[Demonstration], report: Mapping[str, Any], own: OwnColumns = NO_COLUMNS
+    folder: Path, index: int, rows: Iterable[Demonstration], report: JsonView, own: OwnColumns = NO_COLUMNS
 ) -> None:
     """Writes a shard. report: outcomes of all its runs, including those that were not kept, as plain JSON."""
     table = pa.Table.from_pylist([to_row(row, own) for row in rows], schema=own.schema())
@@ -57,7 +57,7 @@ def outdate_card(folder: Path) -> None:
     (folder / CARD).unlink(missing_ok=True)
 
 
-def read_reports(folder: Path) -> Iterator[dict[str, Any]]:
+def read_reports(folder: Path) -> Iterator[Json]:
     """The report of each shard, in order."""
     for path in shard_paths(folder):
         yield json.loads(metadata_of(path)[REPORT])

@@ -76,13 +76,13 @@ def demonstration_in(row: Row, number: int, family: str, profile: str | None = N
         return to_demonstration(dict(row), number, family)
     if not (form := format_of(row)):
         raise Unreadable(f"{found_in(row)}, expected {EXPECTED}")
-    transcript = _written(run_of(row, f"row {number}", DEFAULTS, form), f"{family}-{number}", family, profile)
+    transcript = _as_transcript(run_of(row, f"row {number}", DEFAULTS, form), f"{family}-{number}", family, profile)
     if transcript.ending is not Ending.ANSWERED:
         raise Unreadable(NO_ANSWER)
     return demonstration_of(to_chain(transcript), transcript.task, f"import:{form}")
 
 
-def _written(run: ForeignRun, name: str, family: str, wanted: str | None) -> Transcript:
+def _as_transcript(run: ForeignRun, name: str, family: str, wanted: str | None) -> Transcript:
     """The run in the tags of the best profile: the first whose table holds, else the first that has all tags of the
     run. Raises Refused if there is none."""
     question = split_prompt(run.question)[1] or run.question

@@ -3,12 +3,11 @@
 a recorded session, a memory of smolagents, ...  ->  ForeignRun  ->  Transcript (coa.distill.sources.write)
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from coa.agent.grammar import Span
+from coa.json_object import JsonView
 from coa.usage import Usage
 
 
@@ -76,7 +75,7 @@ class Call:
 
     name: str
     """Name of the tool in the other system."""
-    arguments: Mapping[str, Any] | str
+    arguments: JsonView | str
     """The arguments, as an object or as JSON text."""
     result: str | None
     """The tool's result; None if it was not recorded."""

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from coa.distill.sources.foreign import Reason, Refused
+from coa.json_object import JsonView
 
 SYSTEM, USER, ASSISTANT, TOOL = "system", "user", "assistant", "tool"
 ROLES: Mapping[str, str] = MappingProxyType(
@@ -43,7 +44,7 @@ class ToolUse:
     """A tool call of a message."""
 
     name: str
-    arguments: Mapping[str, Any] | str
+    arguments: JsonView | str
     """The arguments, as an object or as JSON text."""
     id: str = ""
 
@@ -152,7 +153,7 @@ def _part_text(part: object) -> str:
     return ""
 
 
-def reasoning_of(message: Mapping[str, Any]) -> str:
+def reasoning_of(message: JsonView) -> str:
     """The model's reasoning, which endpoints send in a separate field or as parts of the content; "" for none."""
     content = message.get("content")
     objects = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
@@ -170,7 +171,7 @@ def _thoughts(parts: object) -> str:
     return "\n".join(filter(None, (next(filter(None, map(text_of, map(one.get, names))), "") for one in objects)))
 
 
-def _uses(raw: Mapping[str, Any], parts: Iterable[Mapping[str, Any]]) -> Iterator[ToolUse]:
+def _uses(raw: JsonView, parts: Iterable[JsonView]) -> Iterator[ToolUse]:
     calls = _parsed(raw.get("tool_calls")) or ()
     for call in map(_parsed, calls if isinstance(calls, list | tuple) else [calls]):
         if not isinstance(call, Mapping):
@@ -198,7 +199,7 @@ def json_in(text: str | bytes) -> Any:
         return None
 
 
-def _use(found: Mapping[str, Any], key: str) -> ToolUse:
+def _use(found: JsonView, key: str) -> ToolUse:
     arguments = next((found[name] for name in ("arguments", "parameters", "input") if found.get(name) is not None), "")
     if isinstance(arguments, Mapping):
         # Columns of data sets give each call the arguments of all tools, most of them null.

@@ -14,10 +14,9 @@ begins with the call's argument, and its steps replace the tool result. A tool t
 that summarises pages, remains a tool.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from coa.agent.grammar import ANSWER
 from coa.distill.sources.calls import Conversation, ModelCall
@@ -52,6 +51,7 @@ from coa.distill.sources.replies import (
 from coa.distill.sources.results import handed_to, is_observed, results_of, said_by_user, seen_after, texts_of
 from coa.distill.sources.source import JSONL, files, records
 from coa.distill.sources.tools import ToolTable, as_arguments, slot_of
+from coa.json_object import JsonView
 from coa.usage import Usage
 
 TEAM = "recorded"
@@ -131,7 +131,7 @@ def _lacks_a_call(one: Conversation) -> bool:
     return replies >= len(one.calls)
 
 
-def _call(record: Mapping[str, Any]) -> ModelCall:
+def _call(record: JsonView) -> ModelCall:
     usage = record["usage"] or {}
     messages = read_messages(record["messages"])
     [reply] = read_message(record["reply"])
@@ -150,7 +150,7 @@ def _call(record: Mapping[str, Any]) -> ModelCall:
     )
 
 
-def count(usage: Mapping[str, Any], *names: str) -> int:
+def count(usage: JsonView, *names: str) -> int:
     """The first of these counts that is a number; 0 if none is."""
     return next((int(usage[name]) for name in names if isinstance(usage.get(name), int | float)), 0)
 
@@ -218,7 +218,7 @@ class _Run:
             for n, call in enumerate(one.calls):
                 usage = call.usage + (one.unheard if n == 0 else Usage())
                 usage += one.forced if n + 1 == len(one.calls) else Usage()
-                agent, pieces = self._agent, (*self._pieces(one, n), *self._heard(one, n))
+                agent, pieces = self._agent, (*self._pieces(one, n), *self._user_turns(one, n))
                 # Of two branches in one run, the second begins where it parts from the first.
                 if one is self._main or n >= one.shared:
                     timed.append((call.ended, one, Activation(agent, pieces, usage, call.model)))
@@ -254,7 +254,7 @@ class _Run:
             for piece in pieces_of(said, None if seen is None else seen.result):
                 yield Remark(piece.text) if isinstance(piece, Answer) and not main else piece
 
-    def _heard(self, one: Conversation, n: int) -> Iterator[Heard]:
+    def _user_turns(self, one: Conversation, n: int) -> Iterator[Heard]:
         """What the user said before the next reply, if it is neither a result of this one nor another agent's reply."""
         text, seen = said_by_user(one, n), seen_after(one, n)
         if text is None or seen is None or one.plans or n + 1 == len(one.calls):

@@ -8,9 +8,7 @@ right runs, so a run's answer is the accepted one, except for programs, whose te
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from coa.agent.grammar import Chain, render
 from coa.agent.profiles import PROFILES
@@ -20,6 +18,7 @@ from coa.distill.sources.released_layout import Unreadable, read_chain
 from coa.grading.graders import grader_of
 from coa.grading.latex import last_box
 from coa.grading.match import parts_of
+from coa.json_object import Json, JsonView
 from coa.tasks.loading import tools_in
 from coa.types import Task
 
@@ -56,7 +55,7 @@ def profile_of(chain: Chain, instructions: str) -> str | None:
     return able[0].name
 
 
-def to_demonstration(row: dict[str, Any], number: int, family: str) -> Demonstration:
+def to_demonstration(row: Json, number: int, family: str) -> Demonstration:
     """The demonstration in a row; raises Unreadable if there is none. A chain that violates our table of transitions
     is marked as such."""
     if not (prompt := prompt_of(row)):
@@ -88,7 +87,7 @@ def demonstration_of(chain: Chain, task: Task, source: str) -> Demonstration:
     )
 
 
-def prompt_of(row: Mapping[str, Any]) -> str:
+def prompt_of(row: JsonView) -> str:
     """The prompt of a row; LLaMA-Factory puts `input` on a line after `instruction`."""
     parts = (row.get(name) for name in ("instruction", "input"))
     return "\n".join(part for part in parts if isinstance(part, str) and part.strip())

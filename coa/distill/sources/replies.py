@@ -22,6 +22,7 @@ from coa.agent.lenient import read
 from coa.distill.sources.foreign import Answer, Call, Piece, Reason, Refused, Remark, Thought
 from coa.distill.sources.frames import RESPONSE
 from coa.distill.sources.messages import ToolUse, json_in
+from coa.json_object import Json
 
 _THINKING = re.compile(
     r"(?:^|(?<=>))[ \t]*+(?:<(?:think|thinking|thought)>|<\|begin_of_thought\|>)"
@@ -96,20 +97,20 @@ def written_calls(text: str) -> WrittenCalls | None:
             return None
         if (unread := next((body for body, uses in blocks if not uses), None)) is not None:
             raise Refused(Reason.UNREADABLE, f"a call beside others is {unread.strip()[:80]!r}")
-        return _written(text[: first.start()], [use for _, uses in blocks for use in uses])
+        return _as_calls(text[: first.start()], [use for _, uses in blocks for use in uses])
     if (listed := next(reversed(list(_LISTED.finditer(text))), None)) and text.rstrip().endswith("]"):
         before, calls = text[: listed.start()], text[listed.end() :].rstrip()[:-1]
         try:
-            return _written(before, [_listed_call(one) for one in _divided(calls)])
+            return _as_calls(before, [_listed_call(one) for one in _divided(calls)])
         except ValueError as error:
             if not split_thinking(before)[1].strip():
                 raise Refused(Reason.UNREADABLE, f"calls are {text.strip()[:80]!r}") from error
     action = _ACTION.search(text)
     uses = _of_action(text[action.end() :]) if action else []
-    return _written(text[: action.start()], uses) if action and uses else None
+    return _as_calls(text[: action.start()], uses) if action and uses else None
 
 
-def _written(before: str, uses: Sequence[ToolUse]) -> WrittenCalls:
+def _as_calls(before: str, uses: Sequence[ToolUse]) -> WrittenCalls:
     return WrittenCalls(_THOUGHT.sub("", before).strip(), tuple(uses))
 
 
@@ -117,7 +118,7 @@ def _listed_call(text: str) -> ToolUse:
     """The call in `search(query="Vexon Labs", n=2)`; raises ValueError."""
     if (call := _LISTED_CALL.match(text)) is None:
         raise ValueError(text)
-    arguments: dict[str, Any] = {}
+    arguments: Json = {}
     for n, part in enumerate(_divided(call["arguments"]), start=1):
         name, value = _ARGUMENT.match(part).group("name", "value")  # type: ignore[union-attr]
         arguments[name or (f"input {n}" if n > 1 else "input")] = _literal(value)

@@ -2,9 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from coa.distill.sources.calls import Conversation, echoes
 from coa.distill.sources.foreign import Reason, Refused
@@ -12,12 +11,13 @@ from coa.distill.sources.frames import CALLING, Seen, is_marked, read_seen
 from coa.distill.sources.messages import TOOL, USER, Message, ToolUse, json_in
 from coa.distill.sources.programs.holes import fill
 from coa.distill.sources.replies import responses_in, unwrapped
+from coa.json_object import JsonView
 
 _TRANSFERRED = re.compile(r"(?:Successfully t|T)ransferred (?:back )?to (?P<agent>[^\n,.]++)")
 """What LangGraph and AutoGen show an agent of a handoff."""
 
 
-def texts_of(arguments: Mapping[str, Any] | str) -> list[str]:
+def texts_of(arguments: JsonView | str) -> list[str]:
     """The texts among the arguments of a call, single-spaced."""
     values = [arguments] if isinstance(arguments, str) else arguments.values()
     return [" ".join(value.split()) for value in values if isinstance(value, str) and value.strip()]

@@ -38,10 +38,11 @@ from coa.distill.sources.replies import MARKS, calls_in_json
 from coa.distill.sources.source import CSV, JSON, JSONL, PARQUET, files, records
 from coa.distill.sources.tools import ToolTable
 from coa.errors import UserError
+from coa.json_object import Json, JsonView
 from coa.storage.json_array import read_array
 from coa.tasks.published.source import read_rows as read_file
 
-Row = Mapping[str, Any]
+Row = JsonView
 
 ROWS = OPENAI, SHAREGPT, GLAIVE, ALPACA = "openai", "sharegpt", "glaive", "alpaca"
 EXPECTED = (
@@ -224,6 +225,6 @@ def run_of(row: Row, where: str, table: ToolTable, form: str) -> ForeignRun:
     )
 
 
-def _folded(row: Row) -> dict[str, Any]:
+def _folded(row: Row) -> Json:
     """The row with its names in small letters."""
     return {str(name).lower(): value for name, value in row.items()}

@@ -16,7 +16,7 @@ A step that the framework could not parse (AgentParsingError) called nothing: it
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from coa.distill.sources.replies import MARKS, pieces_of, split_program
 from coa.distill.sources.results import told_apart
 from coa.distill.sources.source import JSON, JSONL, files, records
 from coa.distill.sources.tools import ToolTable
+from coa.json_object import JsonView
 from coa.usage import Usage
 
 SMOLAGENTS, OAGENTS = "smolagents", "oagents"
@@ -72,11 +73,11 @@ def _memories(where: str, record: Any) -> Iterator[tuple[str, Any]]:
         yield where, {"steps": record} if isinstance(record, list) else record
 
 
-def _steps(memory: Mapping[str, Any]) -> Any:
+def _steps(memory: JsonView) -> Any:
     return memory.get("steps", memory.get("intermediate_steps"))
 
 
-def _run(where: str, memory: Mapping[str, Any], table: ToolTable, team: str) -> ForeignRun:
+def _run(where: str, memory: JsonView, table: ToolTable, team: str) -> ForeignRun:
     if error := memory.get("agent_error"):
         raise Refused(Reason.FAILED, str(error).splitlines()[0][:200])
     steps = _steps(memory)
@@ -104,7 +105,7 @@ def _run(where: str, memory: Mapping[str, Any], table: ToolTable, team: str) -> 
     )
 
 
-def _kind(step: Mapping[str, Any]) -> str:
+def _kind(step: JsonView) -> str:
     """The kind of a step. OAgents names it; in smolagents it follows from the step's fields."""
     if "step_type" in step:
         return str(step["step_type"])
@@ -112,7 +113,7 @@ def _kind(step: Mapping[str, Any]) -> str:
     return next((kind for field, kind in kinds.items() if field in step), "")
 
 
-def _pieces(step: Mapping[str, Any], table: ToolTable) -> Iterator[Piece]:
+def _pieces(step: JsonView, table: ToolTable) -> Iterator[Piece]:
     if _kind(step) == "planning":
         text = "\n\n".join(str(step[field]).strip() for field in ("facts", "plan") if step.get(field))
         framed = plan_in(text)
@@ -128,7 +129,7 @@ def _pieces(step: Mapping[str, Any], table: ToolTable) -> Iterator[Piece]:
         yield Remark(str(thought), "reflection")
 
 
-def _reasoning(step: Mapping[str, Any]) -> str:
+def _reasoning(step: JsonView) -> str:
     """The model's reasoning, taken from the endpoint's reply; "" for none."""
     try:
         return reasoning_of(step["model_output_message"]["raw"]["choices"][0]["message"])
@@ -136,7 +137,7 @@ def _reasoning(step: Mapping[str, Any]) -> str:
         return ""
 
 
-def _calls(step: Mapping[str, Any], table: ToolTable) -> Iterator[Piece]:
+def _calls(step: JsonView, table: ToolTable) -> Iterator[Piece]:
     """The calls of a step, in the order of the model's request, without the call that gives the answer, which `_answer`
     finds."""
     calls = [call for call in _tool_calls(step) if call["function"]["name"] not in answering_tools(table)]
@@ -156,16 +157,16 @@ def _calls(step: Mapping[str, Any], table: ToolTable) -> Iterator[Piece]:
         yield from (piece for piece in pieces_of_program(program, seen, table) if isinstance(piece, Call))
 
 
-def _tool_calls(step: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+def _tool_calls(step: JsonView) -> Sequence[JsonView]:
     """The tool calls of a step; if a call raised, they are in the model's message only."""
     return step.get("tool_calls") or (step.get("model_output_message") or {}).get("tool_calls") or ()
 
 
-def _error(step: Mapping[str, Any]) -> str:
+def _error(step: JsonView) -> str:
     return (step.get("error") or {}).get("type", "")
 
 
-def _answer(memory: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], team: str, table: ToolTable) -> str | None:
+def _answer(memory: JsonView, steps: Sequence[JsonView], team: str, table: ToolTable) -> str | None:
     """The answer of a run; None if the run was out of steps and its answer was forced."""
     if memory.get("iteration_limit_exceeded") or any(_error(step) == OUT_OF_STEPS for step in steps):
         return None
@@ -186,12 +187,12 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _usage(step: Mapping[str, Any]) -> Usage:
+def _usage(step: JsonView) -> Usage:
     counts = step.get("token_usage") or {}
     return Usage(1, int(counts.get("input_tokens") or 0), int(counts.get("output_tokens") or 0))
 
 
-def _total(memory: Mapping[str, Any]) -> Usage:
+def _total(memory: JsonView) -> Usage:
     """The usage of a whole run, for a memory without usage by step."""
     counts = memory.get("token_usage") or memory.get("token_counts") or {}
     tokens = [int(counts.get(f"{side}_tokens") or counts.get(side) or 0) for side in ("input", "output")]

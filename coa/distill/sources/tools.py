@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import yaml
 
@@ -22,6 +21,7 @@ from coa.agent.grammar import ANSWER, TAGS, Form, Kind, Profile
 from coa.distill.sources.foreign import Reason, Refused
 from coa.distill.sources.messages import json_in
 from coa.errors import UserError
+from coa.json_object import JsonView
 from coa.tools.base import ToolCall
 from coa.tools.code import read_program
 
@@ -101,7 +101,7 @@ def slot_of(name: str, table: ToolTable) -> Slot | None:
     return table.get(name) or table.get(re.sub(r"[ -]", "_", name.strip().lower()))
 
 
-def call_of(name: str, arguments: Mapping[str, Any] | str, table: ToolTable, profile: Profile) -> ToolCall:
+def call_of(name: str, arguments: JsonView | str, table: ToolTable, profile: Profile) -> ToolCall:
     """Our call for a call of another system; the tool may be `answer`. Raises Refused."""
     mine = {ANSWER, *(tag.name for tag in profile.tools)}
     slot = slot_of(name, table) or (Slot((name,)) if name in mine else None)
@@ -113,7 +113,7 @@ def call_of(name: str, arguments: Mapping[str, Any] | str, table: ToolTable, pro
     return ToolCall(tag, _body(name, tag, slot.argument, as_arguments(arguments)))
 
 
-def as_arguments(arguments: Mapping[str, Any] | str) -> Mapping[str, Any] | str:
+def as_arguments(arguments: JsonView | str) -> JsonView | str:
     """The arguments as an object if they are its JSON text, as endpoints send them; otherwise unchanged."""
     if isinstance(arguments, str):
         parsed = json_in(arguments)
@@ -123,7 +123,7 @@ def as_arguments(arguments: Mapping[str, Any] | str) -> Mapping[str, Any] | str:
     return arguments
 
 
-def _body(name: str, tag: str, argument: str, arguments: Mapping[str, Any] | str) -> str:
+def _body(name: str, tag: str, argument: str, arguments: JsonView | str) -> str:
     if not isinstance(arguments, str):
         names = [argument] if argument else ARGUMENTS.get(tag, ())
         found = next((arguments[one] for one in names if one in arguments), None)

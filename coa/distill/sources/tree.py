@@ -94,7 +94,7 @@ class Tree:
                 Conversation(
                     calls=[self._call(way, k, shared=n in passed) for k, n in enumerate(way)],
                     shared=sum(n in passed for n in way),
-                    tree=trees.setdefault(_said(entries[way[0]].call), len(trees)),
+                    tree=trees.setdefault(_identity(entries[way[0]].call), len(trees)),
                     cut=any(entries[n].cut for n in way),
                     unheard=sum((entries[n].call.usage for n in lost), Usage()),
                 )
@@ -180,7 +180,7 @@ class Tree:
         """For each call whose reply was not used, since the same request was sent again: the call that was heard."""
         same: dict[object, list[int]] = defaultdict(list)
         for n, entry in enumerate(self._entries):
-            same[entry.parent, _said(entry.call)].append(n)
+            same[entry.parent, _identity(entry.call)].append(n)
         lost: dict[int, int] = {}
         for numbers in same.values():
             heard = [n for n in numbers if self._entries[n].children] or numbers[-1:]
@@ -223,5 +223,5 @@ def _equal(one: Message, other: Message) -> bool:
     return one.role != USER or one.text.strip() == other.text.strip()
 
 
-def _said(call: ModelCall) -> object:
+def _identity(call: ModelCall) -> object:
     return without_changing(call.system), tuple((*_key(message), message.text.strip()) for message in call.messages)

@@ -110,7 +110,7 @@ def _measure(above: Iterable[str], below: Iterable[str], known: dict[str, Measur
     return scale, bases
 
 
-def _known() -> dict[str, Measure]:
+def _measures() -> dict[str, Measure]:
     known: dict[str, Measure] = {}
     for line in _TABLE.split(";"):
         units, _, prefixes = line.replace("*", "nµmkMG").partition(":")
@@ -125,7 +125,7 @@ def _known() -> dict[str, Measure]:
     return known
 
 
-_KNOWN = _known()
+_KNOWN = _measures()
 
 
 def without_unit(text: str) -> tuple[str, Unit | None]:

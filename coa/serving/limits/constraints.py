@@ -5,9 +5,10 @@ The numbers are those of OpenAI's structured outputs and functions, where it has
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from coa.json_object import JsonView
 from coa.serving.faults import ApiError, invalid
 
 CONSTRAINING = ("tools", "response_format", "text", "output_config", "structured_outputs")
@@ -23,7 +24,7 @@ REGEX = 4096
 PROPERTIES, ENUM_VALUES, DEPTH = 5000, 1000, 64
 
 
-def check_constraints(given: Mapping[str, Any]) -> None:
+def check_constraints(given: JsonView) -> None:
     """Raises ApiError if a request's constraints are too large, or if a schema refers to itself without end."""
     for name in CONSTRAINING:
         if (value := given.get(name)) is not None:
@@ -91,7 +92,7 @@ def _inner(value: Any) -> Sequence[Any]:
             return ()
 
 
-def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
+def _objects(value: Any) -> Iterator[JsonView]:
     rest = [value]
     while rest:
         one = rest.pop()
@@ -115,7 +116,7 @@ def _schemas(value: Any) -> Iterator[Any]:
             rest += _inner(one)
 
 
-def _never_ends(root: Mapping[str, Any]) -> bool:
+def _never_ends(root: JsonView) -> bool:
     """Whether a $ref of the schema leads back to itself before it comes to any property or item. A schema whose
     properties have itself as their type is fine."""
     ended: set[int] = set()
@@ -134,7 +135,7 @@ def _never_ends(root: Mapping[str, Any]) -> bool:
     return False
 
 
-def _same_value(root: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Any]:
+def _same_value(root: JsonView, node: JsonView) -> Iterator[Any]:
     """The schemas that hold for the value that the node is for."""
     if isinstance(reference := node.get("$ref"), str):
         yield _resolved(root, reference)

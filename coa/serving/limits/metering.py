@@ -1,15 +1,15 @@
 """Counts the tokens of streams of the model alone, even if a client leaves early, from the usage that vLLM reports."""
 
 import json
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-Json = dict[str, Any]
+from coa.json_object import Json, JsonView
+
 COUNTED = ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")
 DATA = "data: "
 
 
-def tokens_of(usage: Mapping[str, Any]) -> int:
+def tokens_of(usage: JsonView) -> int:
     """Tokens read and sampled, from the usage in either protocol's format."""
     return sum(usage.get(name) or 0 for name in COUNTED)
 
@@ -31,7 +31,7 @@ class Meter(Protocol):
 class ChunkMeter:
     """Meter of chat and completions: each event has the usage, which is removed if the client did not ask for it."""
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
+    def __init__(self, body: JsonView) -> None:
         asked = body.get("stream_options") or {}
         self._each = bool(asked.get("continuous_usage_stats"))
         self._last = self._each or bool(asked.get("include_usage"))
@@ -57,7 +57,7 @@ class MessageMeter:
     """Meter of messages: the first event has the input tokens, the last the output tokens; until then, each content
     delta counts as one token."""
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
+    def __init__(self, body: JsonView) -> None:
         self.body: Json = dict(body)
         self._usage: Json = {}
         self._pieces = 0

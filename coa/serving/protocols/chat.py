@@ -1,17 +1,15 @@
 """Writes an episode in the protocols of OpenAI's chat completions and completions: the answer in `content`, the chain
 before it in `reasoning`. Neither protocol has fields for tools that the server ran."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from coa.agent.grammar import ANSWER
+from coa.json_object import Json, JsonView
 from coa.serving.chain import Closed, Opened, Text
 from coa.serving.detail import Detail
 from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage, fingerprint, total
 from coa.types import Status
-
-Json = dict[str, Any]
 
 LIMIT = "coa:limit"
 """The field of a choice with the limit that ended it, since the protocol has only `length` for all limits."""
@@ -28,7 +26,7 @@ class ChatWriter:
     """Turns the events of one episode, which has one thought and an answer (`coa.serving.detail.AsThought`), into
     chunks of chat completions, and keeps the message."""
 
-    head: Mapping[str, Any]
+    head: JsonView
     """`id`, `created` and `model` of every chunk."""
     detail: Detail = Detail.standard
     content: list[str] = field(default_factory=list)
@@ -54,7 +52,7 @@ class ChatWriter:
                 return []
             case Finished():
                 self.end = event
-                return [{**self._chunk({}, FINISH[event.status], self._told(event)), **_weights([self])}]
+                return [{**self._chunk({}, FINISH[event.status], self._extra_fields(event)), **_weights([self])}]
             case Broke():
                 self.end = event
                 return []
@@ -63,11 +61,11 @@ class ChatWriter:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **(told or {})}
         return {**self.head, "object": "chat.completion.chunk", "choices": [choice]}
 
-    def told(self) -> Json:
+    def extra_fields(self) -> Json:
         """Fields of a choice that the protocol does not have, if the request asked for all."""
-        return self._told(_finished(self))
+        return self._extra_fields(_finished(self))
 
-    def _told(self, end: Finished) -> Json:
+    def _extra_fields(self, end: Finished) -> Json:
         return {LIMIT: end.limit} if end.limit and self.detail is Detail.all else {}
 
     def usage_chunk(self) -> Json:
@@ -77,7 +75,7 @@ class ChatWriter:
         return {**self.head, "object": "chat.completion.chunk", **told}
 
 
-def chat_completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
+def chat_completion(head: JsonView, writers: list[ChatWriter]) -> Json:
     """The whole answer, with one choice per writer; all writers must have finished."""
     choices = [
         {
@@ -90,7 +88,7 @@ def chat_completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
             },
             "logprobs": None,
             "finish_reason": FINISH[_finished(writer).status],
-            **writer.told(),
+            **writer.extra_fields(),
         }
         for index, writer in enumerate(writers)
     ]
@@ -98,7 +96,7 @@ def chat_completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
     return {**head, **_weights(writers), "object": "chat.completion", "choices": choices, "usage": usage_of(usage)}
 
 
-def completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
+def completion(head: JsonView, writers: list[ChatWriter]) -> Json:
     """The answer to a request of the older protocol, which supports only text."""
     choices = [
         {
@@ -106,7 +104,7 @@ def completion(head: Mapping[str, Any], writers: list[ChatWriter]) -> Json:
             "text": "".join(writer.content),
             "logprobs": None,
             "finish_reason": FINISH[_finished(writer).status],
-            **writer.told(),
+            **writer.extra_fields(),
         }
         for index, writer in enumerate(writers)
     ]

@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coa.agent.grammar import ANSWER, TAGS, Kind
+from coa.json_object import Json, JsonView
 from coa.serving.chain import Closed, Opened, Text
 from coa.serving.detail import Detail
 from coa.serving.events import Broke, Event, Finished, Returned, ServedUsage
 from coa.tools.code import read_program
 from coa.tools.mcp.binding import McpBinding
 from coa.types import Status
-
-Json = dict[str, Any]
 
 CALLS = ("server_tool_use", "mcp_tool_use")
 STOP = {
@@ -33,7 +32,7 @@ STOP = {
 class MessageWriter:
     """Turns the events of one episode into streaming events, and keeps the message's blocks."""
 
-    message: Mapping[str, Any]
+    message: JsonView
     """`id`, `model` and `role`."""
     new_id: Callable[[str], str]
     mcp: Mapping[str, McpBinding] = field(default_factory=dict)
@@ -49,7 +48,7 @@ class MessageWriter:
         return [
             {
                 "type": "message_start",
-                "message": self._shown([], {"stop_reason": None, "stop_sequence": None}, self._usage(ServedUsage())),
+                "message": self._render([], {"stop_reason": None, "stop_sequence": None}, self._usage(ServedUsage())),
             }
         ]
 
@@ -73,7 +72,7 @@ class MessageWriter:
             case Finished():
                 self.end = event
                 closed = [*self._stop(), *self._without_result(event.limit)]
-                delta = {**_stopped(event), **self._told(event)}
+                delta = {**_stopped(event), **self._extra_fields(event)}
                 ended = {"type": "message_delta", "delta": delta, "usage": self._usage(event.usage)}
                 return [*closed, ended, {"type": "message_stop"}]
             case Broke(message=message):
@@ -83,10 +82,10 @@ class MessageWriter:
     def whole(self) -> Json:
         """The message of an episode that has finished."""
         assert isinstance(self.end, Finished)
-        shown = self._shown(self.blocks, _stopped(self.end), self._usage(self.end.usage))
-        return {**shown, **self._told(self.end)}
+        shown = self._render(self.blocks, _stopped(self.end), self._usage(self.end.usage))
+        return {**shown, **self._extra_fields(self.end)}
 
-    def _shown(self, blocks: list[Json], stopped: Json, usage: Json) -> Json:
+    def _render(self, blocks: list[Json], stopped: Json, usage: Json) -> Json:
         return {
             **self.message,
             "type": "message",
@@ -134,7 +133,7 @@ class MessageWriter:
         """The last block, if it is a tool use."""
         return self.blocks[-1] if self.blocks and self.blocks[-1]["type"] in CALLS else None
 
-    def _told(self, end: Finished) -> Json:
+    def _extra_fields(self, end: Finished) -> Json:
         """If the request asked for all: the limit that ended the episode, since the protocol has only `max_tokens` for
         all limits; and the versions of the weights, for which it has no field."""
         if self.detail is not Detail.all:
@@ -189,7 +188,7 @@ def _call_block(tag: str, text: str) -> Json:
 
 def _mcp_block(bound: McpBinding, text: str) -> Json:
     """The tool use of an MCP call; its input is an object, so text without arguments is wrapped in one."""
-    asked = bound.told(text)
+    asked = bound.arguments_or_text(text)
     given = asked if isinstance(asked, dict) else {"input": asked}
     return {"type": "mcp_tool_use", "name": bound.tool, "server_name": bound.server, "input": given}
 

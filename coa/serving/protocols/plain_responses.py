@@ -6,10 +6,11 @@ A request is converted to a chat completion, and the chunks of its stream to eve
 from collections.abc import Sequence
 from typing import Any
 
+from coa.json_object import Json
 from coa.serving.events import ServedUsage
 from coa.serving.faults import ApiError, invalid
 from coa.serving.parameters import EXTRA_OF_RESPONSES
-from coa.serving.protocols.resource import Json, Resource
+from coa.serving.protocols.resource import Resource
 from coa.serving.protocols.schemas import CreateResponse
 
 PARTS = {"input_text": "text", "output_text": "text", "text": "text"}
@@ -25,7 +26,7 @@ def chat_of(body: CreateResponse, before: Sequence[Json]) -> Json:
     instructions = [{"role": "system", "content": body.instructions}] if body.instructions else []
     request: Json = {
         "model": body.model,
-        "messages": [*instructions, *before, *said(body)],
+        "messages": [*instructions, *before, *input_messages(body)],
         "stream": True,
         "stream_options": {"include_usage": True},
         "temperature": body.temperature,
@@ -39,7 +40,7 @@ def chat_of(body: CreateResponse, before: Sequence[Json]) -> Json:
     return {name: value for name, value in request.items() if value is not None}
 
 
-def said(body: CreateResponse) -> list[Json]:
+def input_messages(body: CreateResponse) -> list[Json]:
     """The input as messages of chat."""
     if isinstance(body.input, str):
         return [{"role": "user", "content": body.input}]
@@ -214,4 +215,4 @@ class PlainWriter:
             case _:
                 item.update(status=status, arguments=text)
                 done = self._resource.of_item("response.function_call_arguments.done", arguments=text)
-                return [done, self._resource.done()]
+                return [done, self._resource.item_done()]

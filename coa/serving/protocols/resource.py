@@ -1,12 +1,12 @@
 """A response under construction: its fields, its items, and the numbered events that report each change to a client."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from coa.json_object import Json, JsonView
 from coa.serving.detail import Detail
 from coa.serving.events import ServedUsage
 
-Json = dict[str, Any]
 RUNNING = ("queued", "in_progress")
 """States of a response that has not ended."""
 
@@ -14,9 +14,7 @@ RUNNING = ("queued", "in_progress")
 class Resource:
     """The response of one request. At most one of its items is open."""
 
-    def __init__(
-        self, fields: Mapping[str, Any], new_id: Callable[[str], str], detail: Detail = Detail.standard
-    ) -> None:
+    def __init__(self, fields: JsonView, new_id: Callable[[str], str], detail: Detail = Detail.standard) -> None:
         """fields: fields that the request determines. new_id: returns an id with a prefix."""
         self._all = detail is Detail.all
         self.response: Json = {
@@ -58,7 +56,7 @@ class Resource:
 
     def begin(self) -> list[Json]:
         self.response["status"] = "in_progress"
-        return [self._event(f"response.{state}", response=self.shown()) for state in ("created", "in_progress")]
+        return [self._event(f"response.{state}", response=self.snapshot()) for state in ("created", "in_progress")]
 
     # --- the item that is open ------------------------------------------------------------------------------------
 
@@ -79,7 +77,7 @@ class Resource:
         """An event about the open item's only part."""
         return self.of_item(kind, content_index=0, **fields)
 
-    def done(self) -> Json:
+    def item_done(self) -> Json:
         return self._event("response.output_item.done", output_index=self._index, item=dict(self.item))
 
     # --- messages, of the agent and of the model alone ------------------------------------------------------------
@@ -98,7 +96,7 @@ class Resource:
         return [
             self.of_part("response.output_text.done", text=text, logprobs=[]),
             self.of_part("response.content_part.done", part=part),
-            self.done(),
+            self.item_done(),
         ]
 
     # --- reasoning, as a summary: OpenAI and Open Responses name events of other reasoning differently ------------
@@ -113,7 +111,7 @@ class Resource:
     def close_reasoning(self, text: str) -> list[Json]:
         part = summary_text(text)
         self.item["summary"] = [part]
-        return [self._of_summary("text.done", text=text), self._of_summary("part.done", part=part), self.done()]
+        return [self._of_summary("text.done", text=text), self._of_summary("part.done", part=part), self.item_done()]
 
     def _of_summary(self, kind: str, **fields: Any) -> Json:
         return self.of_item(f"response.reasoning_summary_{kind}", summary_index=0, **fields)
@@ -134,19 +132,19 @@ class Resource:
 
     def complete(self, usage: ServedUsage, now: int) -> Json:
         self.response |= {"status": "completed", "completed_at": now, "usage": usage_of(usage)}
-        return self._event("response.completed", response=self.shown())
+        return self._event("response.completed", response=self.snapshot())
 
     def leave_incomplete(self, usage: ServedUsage, reason: str) -> Json:
         """OpenAI's schema has one reason for all limits."""
         reason = reason if self._all else "max_output_tokens"
         self.response |= {"status": "incomplete", "incomplete_details": {"reason": reason}, "usage": usage_of(usage)}
-        return self._event("response.incomplete", response=self.shown())
+        return self._event("response.incomplete", response=self.snapshot())
 
     def fail(self, code: str, message: str) -> Json:
         """OpenAI's schema has one code for whatever fails here."""
         code = code if self._all else "server_error"
         self.response |= {"status": "failed", "error": {"code": code, "message": message}}
-        return self._event("response.failed", response=self.shown())
+        return self._event("response.failed", response=self.snapshot())
 
     @property
     def _index(self) -> int:
@@ -157,7 +155,7 @@ class Resource:
         self._number += 1
         return event
 
-    def shown(self) -> Json:
+    def snapshot(self) -> Json:
         """A snapshot of the response: fields of items are replaced, never changed in place."""
         return {**self.response, "output": [dict(item) for item in self.response["output"]]}
 

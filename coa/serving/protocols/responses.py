@@ -12,12 +12,12 @@ fields: `coa:tokens`, `coa:seconds` and `coa:observed_tokens`.
 import json
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from coa.agent.grammar import ANSWER, TAGS, THINK, Kind
+from coa.json_object import Json
 from coa.serving.chain import Closed, Opened, Text
 from coa.serving.events import TOOL_DOWN, Broke, Event, Finished, Returned
-from coa.serving.protocols.resource import Json, Resource
+from coa.serving.protocols.resource import Resource
 from coa.tools.code import read_program
 from coa.tools.mcp.binding import McpBinding
 from coa.types import Status
@@ -123,7 +123,7 @@ class ResponseWriter:
     def _called(self, tag: str, text: str) -> Json:
         """What a tool was asked, in its item's own fields."""
         if binding := self._mcp.get(tag):
-            return {"arguments": json.dumps(binding.told(text.strip()), ensure_ascii=False)}
+            return {"arguments": json.dumps(binding.arguments_or_text(text.strip()), ensure_ascii=False)}
         return _called(self._resource.item["type"], tag, text)
 
     def _fail_call(self, message: str) -> list[Json]:
@@ -131,7 +131,7 @@ class ResponseWriter:
         self._tag = None
         error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": message}]}
         self._resource.item.update(status="failed", error=error)
-        return [self._resource.of_item("response.mcp_call.failed"), self._resource.done()]
+        return [self._resource.of_item("response.mcp_call.failed"), self._resource.item_done()]
 
     def _returned(self, returned: Returned) -> list[Json]:
         if self._tag is None:
@@ -140,7 +140,7 @@ class ResponseWriter:
         self._resource.item.update(_answered(kind, returned.text), status="completed")
         self._resource.note(seconds=round(returned.seconds, 3), observed_tokens=returned.tokens)
         completed = [self._resource.of_item(f"response.{kind}.completed")] if kind in _PROGRESS else []
-        return [*completed, self._resource.done()]
+        return [*completed, self._resource.item_done()]
 
     def _leave(self) -> list[Json]:
         """Ends an item that the model or its tool left open."""
@@ -149,7 +149,7 @@ class ResponseWriter:
         tag, text, self._tag = self._tag, "".join(self._text), None
         if _is_tool(tag):
             self._resource.item.update(self._called(tag, text), status="incomplete")
-            return [self._resource.done()]
+            return [self._resource.item_done()]
         return self._end(text, "incomplete")
 
     def _end(self, text: str, status: str) -> list[Json]:
@@ -161,7 +161,7 @@ class ResponseWriter:
                 return self._resource.close_reasoning(text)
             case _:
                 item.update(status=status, content=[{"type": "text", "text": text}])
-                return [self._resource.of_part("coa:text.done", text=text), self._resource.done()]
+                return [self._resource.of_part("coa:text.done", text=text), self._resource.item_done()]
 
 
 _TOOL_TYPES = {
@@ -222,7 +222,7 @@ def _called(kind: str, tag: str, text: str) -> Json:
             return {"input": asked}
 
 
-def _answered(kind: str, text: str) -> dict[str, Any]:
+def _answered(kind: str, text: str) -> Json:
     """A tool's result, in its item's own fields. OpenAI's web search has no field for text, so it gets one of ours."""
     match kind:
         case "web_search_call":

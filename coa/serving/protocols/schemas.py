@@ -1,10 +1,11 @@
 """The requests of each protocol, with the fields that the agent reads. Requests to the model alone are handled by
 vLLM's own handlers, which read the other fields."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from coa.json_object import Json
 from coa.serving.detail import Detail
 
 Temperature = Annotated[float, Field(ge=0, le=2)]
@@ -112,8 +113,8 @@ class CreateResponse(_Request):
     max_output_tokens: Count | None = None
     max_tool_calls: Annotated[int, Field(ge=0)] | None = None
     metadata: dict[str, str] | None = None
-    text: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    text: Json | None = None
+    tools: list[Json] | None = None
     coa: AgentOptions = AgentOptions()
 
 

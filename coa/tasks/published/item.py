@@ -9,10 +9,12 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any
 
+from coa.json_object import Json
+
 LONGEST_SHOWN = 100
 """Maximum length of values and names in an error."""
 
-Row = dict[str, Any]
+Row = Json
 
 
 class BadRow(Exception):

@@ -123,12 +123,12 @@ BENCHMARKS = Registry("benchmark", {benchmark.name: benchmark for benchmark in _
 def register(benchmark: Benchmark) -> None:
     """Makes a benchmark known by its names; raises ValueError if one of them is taken."""
     for name in (benchmark.name, *benchmark.aliases):
-        if named(name) is not None:
+        if find_benchmark(name) is not None:
             raise ValueError(f"there is a benchmark {name!r} already")
     BENCHMARKS.register(benchmark.name, benchmark)
 
 
-def named(name: str) -> Benchmark | None:
+def find_benchmark(name: str) -> Benchmark | None:
     """The benchmark with this name or alias, in lower or upper case; None if there is none."""
     name = name.lower()
     return BENCHMARKS.get(name) or next((one for one in BENCHMARKS.values() if name in one.aliases), None)
@@ -136,7 +136,7 @@ def named(name: str) -> Benchmark | None:
 
 def find(name: str) -> Benchmark:
     """The benchmark with this name or alias; raises UserError that names the nearest."""
-    found = named(name)
+    found = find_benchmark(name)
     if found is None:
         names = [known for one in BENCHMARKS.values() for known in (one.name, *one.aliases)]
         near = get_close_matches(name.lower(), names, n=1, cutoff=0.0)

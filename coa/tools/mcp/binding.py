@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coa.json_object import Json, JsonView
 from coa.tools.fences import unfenced
 from coa.tools.mcp.config import McpTagConfig
 
@@ -21,10 +22,10 @@ class McpBinding:
     """Name of the server in the configuration."""
     tool: str
     config: McpTagConfig
-    schema: Mapping[str, Any] = field(default_factory=dict)
+    schema: JsonView = field(default_factory=dict)
     """JSON schema of the tool's arguments; empty until the server has sent it."""
 
-    def arguments(self, text: str) -> dict[str, Any]:
+    def arguments(self, text: str) -> Json:
         """The arguments in a tag's text; raises ValueError, with a message for the policy."""
         fixed = self.config.arguments
         open_ = {name: kind for name, kind in _table(self.schema, "properties").items() if name not in fixed}
@@ -42,7 +43,7 @@ class McpBinding:
             raise ValueError(expected)
         return {**value, **fixed}
 
-    def told(self, text: str) -> Any:
+    def arguments_or_text(self, text: str) -> Any:
         """The arguments, or the text itself if it does not contain arguments."""
         try:
             return self.arguments(text)
@@ -54,7 +55,7 @@ def _only(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ""
 
 
-def _value(text: str, schema: object, root: Mapping[str, Any]) -> Any:
+def _value(text: str, schema: object, root: JsonView) -> Any:
     """A tag's text as the only argument: unchanged if the tool takes a text there (a program without its fence), or
     else as JSON."""
     if "string" in (_types(schema, root, DEEPEST) or ("string",)):
@@ -65,7 +66,7 @@ def _value(text: str, schema: object, root: Mapping[str, Any]) -> Any:
         return text  # the server reports the error
 
 
-def _types(schema: object, root: Mapping[str, Any], deepest: int) -> set[str]:
+def _types(schema: object, root: JsonView, deepest: int) -> set[str]:
     """The JSON types that a schema names, as `type`, by alternatives, values or a reference; empty if it names none.
 
     _types({"anyOf": [{"type": "string"}, {"type": "null"}]}, {}, 9) == {"string", "null"}
@@ -84,7 +85,7 @@ def _types(schema: object, root: Mapping[str, Any], deepest: int) -> set[str]:
     return types.union(*(_types(one, root, deepest - 1) for one in within))
 
 
-def _table(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _table(schema: JsonView, key: str) -> JsonView:
     found = schema.get(key)
     return found if isinstance(found, Mapping) else {}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coa.errors import UserError
-from coa.http.addresses import is_web_address, shown
+from coa.http.addresses import is_web_address, redact
 from coa.http.keys import read_key
 
 
@@ -51,7 +51,7 @@ class McpConfig:
 
     @property
     def where(self) -> str:
-        return shown(self.url) if self.url is not None else " ".join(self.command)
+        return redact(self.url) if self.url is not None else " ".join(self.command)
 
 
 def check_mcp(servers: Mapping[str, McpConfig], tags: Collection[str]) -> None:

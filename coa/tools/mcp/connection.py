@@ -19,6 +19,7 @@ from yarl import URL
 from coa.errors import ToolDown
 from coa.http.keys import bearer
 from coa.http.proxies import is_loopback
+from coa.json_object import JsonView
 from coa.tools.mcp.config import McpConfig
 
 MAX_BYTES = 1 << 24
@@ -29,7 +30,7 @@ MAX_BYTES = 1 << 24
 class _Session:
     ready: asyncio.Future[Any]
     """The client once it is connected, or ToolDown."""
-    tools: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    tools: dict[str, JsonView] = field(default_factory=dict)
     """The schema of the arguments of each tool."""
     end: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
@@ -48,20 +49,20 @@ class Connection:
     def where(self) -> str:
         return self._config.where
 
-    async def tools(self) -> Mapping[str, Mapping[str, Any]]:
+    async def tools(self) -> Mapping[str, JsonView]:
         """The schemas of the arguments of each tool; raises ToolDown."""
         return (await self._connected()).tools
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+    async def call(self, tool: str, arguments: JsonView) -> tuple[str, bool]:
         """The result's text, and whether it is an error of the tool; raises ToolDown."""
         from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, INVALID_REQUEST
 
         session = await self._connected()
-        text, code = await _asked(session.ready.result(), tool, arguments)
+        text, code = await _result_of(session.ready.result(), tool, arguments)
         if code == INVALID_REQUEST:  # the server has lost the session, so nothing was called
             await self._drop(session)
             session = await self._connected()
-            text, code = await _asked(session.ready.result(), tool, arguments)
+            text, code = await _result_of(session.ready.result(), tool, arguments)
         if code == CONNECTION_CLOSED:
             await self._drop(session)
         if code not in (_NO_ERROR, _TOOL_ERROR, INVALID_PARAMS):
@@ -78,7 +79,7 @@ class Connection:
         if self._session is None:
             session = self._session = _Session(asyncio.get_running_loop().create_future())
             session.task = asyncio.create_task(self._hold(session))
-            session.task.add_done_callback(lambda task: self._ended(session, task))
+            session.task.add_done_callback(lambda task: self._forget(session, task))
         session = self._session
         await asyncio.shield(session.ready)
         return session
@@ -91,7 +92,7 @@ class Connection:
             session.ready.set_result(client)
             await session.end.wait()
 
-    def _ended(self, session: _Session, task: asyncio.Task[None]) -> None:
+    def _forget(self, session: _Session, task: asyncio.Task[None]) -> None:
         """Drops this connection, whatever the library raised; the next call makes another one."""
         if self._session is session:
             self._session = None
@@ -108,7 +109,7 @@ class Connection:
         if session.task is not None:
             await asyncio.wait([session.task])
 
-    async def _listed_again(self, session: _Session) -> Mapping[str, Any]:
+    async def _listed_again(self, session: _Session) -> JsonView:
         """The server's current tools; if it fails to list them, the tools that it listed before."""
         from mcp import MCPError
 
@@ -121,7 +122,7 @@ _NO_ERROR, _TOOL_ERROR = 0, 1
 """Codes in addition to those of JSON-RPC, which are negative."""
 
 
-async def _asked(client: Any, tool: str, arguments: Mapping[str, Any]) -> tuple[str, int]:
+async def _result_of(client: Any, tool: str, arguments: JsonView) -> tuple[str, int]:
     """The result of a call, or the reason why there is none, and its code."""
     from mcp import MCPError
     from pydantic import ValidationError
@@ -158,12 +159,12 @@ def _text_of_block(block: Any) -> str:
     return f"[{getattr(block, 'mime_type', block.type)}]"
 
 
-def lacking(where: str, tool: str, listed: Mapping[str, Any]) -> str:
+def lacking(where: str, tool: str, listed: JsonView) -> str:
     return f"{where} has no tool {tool}; it has {', '.join(listed) or 'none'}"
 
 
-async def _list(client: Any) -> dict[str, Mapping[str, Any]]:
-    found: dict[str, Mapping[str, Any]] = {}
+async def _list(client: Any) -> dict[str, JsonView]:
+    found: dict[str, JsonView] = {}
     cursor = None
     while True:
         page = await client.list_tools(cursor=cursor, cache_mode="refresh")

@@ -86,7 +86,7 @@ def serve(control: socket.socket) -> bool:
             control.close()
             os.close(ourselves)
             if request == NURSERY:
-                return serve(moved(*descriptors))
+                return serve(enter_cgroup(*descriptors))
             start(request, *descriptors)
             return True
         for descriptor in descriptors:
@@ -102,7 +102,7 @@ def fork(ourselves: int, *, apart: bool) -> int:
     return os.fork()
 
 
-def moved(control: int, *entrances: int) -> socket.socket:
+def enter_cgroup(control: int, *entrances: int) -> socket.socket:
     """Moves this process to the cgroup of the entrances and returns its control socket."""
     check(libc.prctl(SET_NAME, b"nursery"))
     for entrance in entrances:

@@ -73,7 +73,7 @@ class Fork:
         self._confined = said == READY
 
     async def wait(self) -> int | None:
-        status = await _heard(self._lifeline)
+        status = await _receive_byte(self._lifeline)
         return status[0] if self._confined and status else None
 
     def kill(self) -> None:
@@ -97,7 +97,7 @@ class Zygote:
         zygote = cls(*_spawn(interpreter), groups)
         try:
             async with asyncio.timeout(START_S):
-                answer = await _heard(zygote._control)
+                answer = await _receive_byte(zygote._control)
         except TimeoutError as error:
             raise ToolDown(f"the sandbox did not start within {START_S:g} s") from error
         if answer != READY:
@@ -144,7 +144,7 @@ class Zygote:
             socket.send_fds(self._control, [NURSERY], [theirs.fileno(), *entrances])
         try:
             async with asyncio.timeout(START_S):
-                answer = await _heard(ours)
+                answer = await _receive_byte(ours)
         except TimeoutError as error:
             self.end()
             raise ToolDown(f"the sandbox does not answer within {START_S:g} s") from error
@@ -190,7 +190,7 @@ def _pipe() -> tuple[FileIO, FileIO]:
     return FileIO(reader, "rb"), FileIO(writer, "wb")
 
 
-async def _heard(end: socket.socket) -> bytes:
+async def _receive_byte(end: socket.socket) -> bytes:
     """One byte from the other end; b"" if that is closed."""
     try:
         return await asyncio.get_running_loop().sock_recv(end, 1)

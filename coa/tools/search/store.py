@@ -56,16 +56,16 @@ class Store:
             if self._state() != before:
                 raise UserError(f"corpus {self.corpus}: changed while it was read")
 
-        return Passages(self._made("passages", {"corpus": self._state(), "layout": 1}, build))
+        return Passages(self._complete("passages", {"corpus": self._state(), "layout": 1}, build))
 
     def index(
         self, name: str, passages: Passages, settings: Mapping[str, object], build: Callable[[Path], None]
     ) -> Path:
         """The folder of an index that `build` made from the passages, now or earlier; raises UserError."""
         corpus = {"name": self.corpus.name, "sha256": passages.sha256}
-        return self._made(name, {"corpus": corpus, **settings}, build)
+        return self._complete(name, {"corpus": corpus, **settings}, build)
 
-    def _made(self, name: str, made_from: Mapping[str, object], build: Callable[[Path], None]) -> Path:
+    def _complete(self, name: str, made_from: Mapping[str, object], build: Callable[[Path], None]) -> Path:
         """The folder of what was built, which is complete or absent. One process builds it while others wait.
 
         Raises UserError if it cannot be written, and what `build` raises.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from coa.errors import ToolDown
-from coa.http.addresses import shown
+from coa.http.addresses import redact
 from coa.http.client import Http, HttpConfig
 from coa.tools.base import ToolCall
 from coa.tools.layouts import EMPTY_QUERY, LAYOUTS, NO_RESULT, Passage
@@ -179,11 +179,11 @@ class Retriever:
     async def __call__(self, query: str) -> list[Passage]:
         reply = await self._http.post(self._url, {"queries": [query], "topk": self._topk, "return_scores": True})
         if reply.status != 200:  # 400 too, since only valid queries are sent
-            raise ToolDown(f"{shown(self._url)}: status {reply.status}: {reply.text[:200]}")
+            raise ToolDown(f"{redact(self._url)}: status {reply.status}: {reply.text[:200]}")
         try:
             return read_reply(reply.text)[: self._topk]
         except (ValueError, RecursionError) as error:
-            raise ToolDown(f"{shown(self._url)}: not a retriever's reply ({error}): {reply.text[:80]!r}") from error
+            raise ToolDown(f"{redact(self._url)}: not a retriever's reply ({error}): {reply.text[:80]!r}") from error
 
 
 def read_reply(text: str) -> list[Passage]:

@@ -20,7 +20,7 @@ import aiohttp
 from yarl import URL
 
 from coa.errors import ToolDown
-from coa.http.addresses import NotAllowed, Reach, connect_publicly, read_link, shown, with_port
+from coa.http.addresses import NotAllowed, Reach, connect_publicly, read_link, redact, with_port
 from coa.http.client import Http, HttpConfig, NoReply, Reply
 from coa.http.keys import bearer
 from coa.tools.base import Fleeting, ToolCall
@@ -191,7 +191,7 @@ class CrawlPage:
             return Page(page_text(Body(reply.body, "text/plain", reply.charset))[:TEXT_CHARS])
         if reply.status in PAGE_FAULTS:
             return _no_page(reply.status)
-        raise ToolDown(f"{shown(reader)}: status {reply.status}")
+        raise ToolDown(f"{redact(reader)}: status {reply.status}")
 
     async def _show(self, reply: Reply, deadline: float) -> Page:
         """The page in a reply. deadline: of the fetch; the configured site may have taken longer."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coa.errors import ToolDown
-from coa.http.addresses import shown
+from coa.http.addresses import redact
 from coa.http.client import Http, HttpConfig
 from coa.http.keys import read_key
 from coa.tools.base import ToolCall
@@ -66,11 +66,11 @@ class WebSearch:
     async def _search(self, query: str) -> list[Hit]:
         reply = await self.http.post(self._url, {"q": query, "num": self._config.hits}, self._headers)
         if reply.status != 200:
-            raise ToolDown(f"{shown(self._url)}: status {reply.status}")
+            raise ToolDown(f"{redact(self._url)}: status {reply.status}")
         try:
             return read_hits(reply.text, self._config.hits)
         except (ValueError, RecursionError) as error:
-            raise ToolDown(f"{shown(self._url)}: not a search result ({error}): {reply.text[:80]!r}") from error
+            raise ToolDown(f"{redact(self._url)}: not a search result ({error}): {reply.text[:80]!r}") from error
 
 
 def clean_query(argument: str) -> str:

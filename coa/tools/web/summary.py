@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coa.errors import ToolDown
-from coa.http.addresses import shown
+from coa.http.addresses import redact
 from coa.http.client import HttpConfig
 from coa.tools.chat import Chat
 
@@ -73,7 +73,7 @@ class Summariser:
         messages = [{"role": "user", "content": prompt}]
         summary = await self._chat.ask(messages, max_tokens=self._config.max_tokens, temperature=0)
         if not summary.text:
-            raise ToolDown(f"{shown(self._config.url or '')}: a completion without text")
+            raise ToolDown(f"{redact(self._config.url or '')}: a completion without text")
         return summary.text
 
     async def close(self) -> None:

@@ -77,11 +77,11 @@ def settings_of(
     """The settings of the model's training, changed by those of the command line, and the agent's profile."""
     from jobs.recipe.worlds import world_of
     from jobs.run.agent_file import as_trained
-    from jobs.stages.serve import named
+    from jobs.stages.serve import fill_in_names
 
     chosen = [f"agent.grammar={grammar}"] if grammar else []
     config = as_trained(config, model, out, (*overrides, *chosen))
-    return config, profile or named(config, model, world_of(config)).profile
+    return config, profile or fill_in_names(config, model, world_of(config)).profile
 
 
 def demands(config: Recipe) -> Demands:

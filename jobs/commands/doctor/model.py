@@ -37,7 +37,7 @@ def model(path: str, recipe: Recipe | None) -> Iterator[Finding]:
         return
     agent = settings.agent if recipe is not None else _fitting(settings.agent, found)
     lora = settings.rl.learner.lora
-    for look in (partial(_told, found, agent), partial(_copied, found, config, lora), partial(_itself, config)):
+    for look in (partial(_describe, found, agent), partial(_copied, found, config, lora), partial(_itself, config)):
         try:
             yield look()
         except UserError as error:
@@ -55,7 +55,7 @@ def _fitting(agent: AgentConfig, found: Pretrained) -> AgentConfig:
     return replace(agent, limits=replace(agent.limits, max_tokens=longest, max_turn_tokens=turn))
 
 
-def _told(found: Pretrained, agent: AgentConfig) -> Finding:
+def _describe(found: Pretrained, agent: AgentConfig) -> Finding:
     from coa.agent.codec import Codec
     from jobs.recipe.models import policy_of
 

@@ -53,7 +53,7 @@ class Part:
     """Called with the recipe whose needs are checked; None checks what every recipe needs."""
 
 
-def held() -> Finding:
+def containment() -> Finding:
     """How a program is contained in the sandbox."""
     from coa.tools.sandbox.containment import describe
 
@@ -85,7 +85,7 @@ def sandbox(recipe: Recipe | None) -> Iterator[Finding]:
             mode = "warm" if warm else "cold: each program starts an interpreter"
             state = State.OK if warm or not config.warm else State.WARN
             yield Finding(state, f"{mode}; limits: {limits}", "" if state is State.OK else "tools.sandbox.warm=false")
-            yield held()
+            yield containment()
             return
     yield Finding(State.MISSING, failed.splitlines()[0], INSTALL.partition(": ")[2].rstrip(")"))
 

@@ -11,16 +11,17 @@ import asyncio
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from itertools import chain, zip_longest
 from statistics import fmean
-from typing import Any
 
 from actors.rollout.config import SamplingConfig
 from cluster.pool import Evaluator
 from coa.agent.records import EpisodeRecord
+from coa.concurrency import Work
 from coa.errors import InfrastructureError
+from coa.json_object import JsonView
 from coa.reporting.metrics import read_metrics
 from coa.storage.files import write_atomically
 from coa.types import ENVIRONMENT, Status, Task
@@ -32,10 +33,8 @@ PLACES = 8
 SCORE = "eval/pass_at_1"
 GREEDY = SamplingConfig(temperature=0.0)
 
-Emit = Callable[[int, Mapping[str, Any]], None]
+Emit = Callable[[int, JsonView], None]
 """Records a step and its measurements."""
-Beside = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
-"""Runs a coroutine beside the loop; an error in it ends the loop."""
 
 
 def due(version: int, last: int, every: int) -> bool:
@@ -82,9 +81,16 @@ def measure(tasks: Sequence[Task], episodes: Sequence[EpisodeRecord], seconds: f
 class HeldOut:
     """Runs at most one evaluation at a time; one that becomes due meanwhile begins with the next version after it."""
 
-    def __init__(self, run: RunDir, pool: Evaluator, beside: Beside, emit: Emit, places: int = PLACES) -> None:
+    def __init__(
+        self,
+        run: RunDir,
+        pool: Evaluator,
+        spawn: Callable[[Work[None]], asyncio.Task[None]],
+        emit: Emit,
+        places: int = PLACES,
+    ) -> None:
         config = run.config.rl
-        self._run, self._pool, self._beside, self._emit = run, pool, beside, emit
+        self._run, self._pool, self._spawn, self._emit = run, pool, spawn, emit
         self._every = config.evaluate_every
         self._tasks = sample(run.evaluation_tasks(), config.evaluate_tasks) if config.evaluate_every else ()
         self._places = asyncio.Semaphore(places)
@@ -110,7 +116,7 @@ class HeldOut:
         busy = self._under_way is not None and not self._under_way.done()
         if not busy and due(version, self._last, self._every):
             self._last = version
-            self._under_way = self._beside(self._evaluate(version))
+            self._under_way = self._spawn(self._evaluate(version))
 
     async def finish(self) -> None:
         """Returns when no evaluation is under way."""

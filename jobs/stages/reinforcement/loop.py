@@ -16,7 +16,7 @@ Each event of a group is written to the ledger at once (`coa.learning.accounts`)
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -25,9 +25,10 @@ from actors.messages import Publication
 from actors.rollout.clocks import BusyReport
 from cluster.learner_group import Learners
 from cluster.pool import EnginePool
-from cluster.session import stored
+from cluster.session import store_object
 from coa.agent.records import GroupRecord
 from coa.errors import EpisodeFailed, InfrastructureError, NotFinite
+from coa.json_object import Json, JsonView
 from coa.learning import faults
 from coa.learning.accounts import SPARE
 from coa.learning.batches import BatchStore
@@ -43,7 +44,15 @@ from jobs.stages.reinforcement.elastic import ElasticEngines
 from jobs.stages.reinforcement.groups import Group, first_group, play_group, shares
 from jobs.stages.reinforcement.held_out import HeldOut
 from jobs.stages.reinforcement.ledger import AttemptLedger
-from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, STAGE, RlStats, engines_in, prefill_of, shown, tolerance_of
+from jobs.stages.reinforcement.rl_stats import (
+    NO_VARIANCE,
+    STAGE,
+    RlStats,
+    console_fields,
+    engines_in,
+    prefill_of,
+    tolerance_of,
+)
 from jobs.stages.reinforcement.times import LoopTimes
 from jobs.stages.reinforcement.under_way import UnderWay
 from jobs.stages.reinforcement.waits import Standing, Waits, alike
@@ -79,7 +88,7 @@ class Reinforcement:
         scorer: TeacherScoring | None = None,
         fallback: TeacherFallback | None = None,
         elastic: ElasticEngines | None = None,
-        put: Callable[[Any], Any] = stored,
+        put: Callable[[Any], Any] = store_object,
     ) -> None:
         """put: stores a rank's share, and returns a reference to it."""
         self._run, self._pool, self._learning, self._stage, self._put = run, pool, learning, stage, put
@@ -101,7 +110,7 @@ class Reinforcement:
         """When `_pack` began to wait for a batch, by the event loop's clock; None while it does not."""
         self._newest: Started | Stepped | None = None
         self._metrics: MetricsLog | None = None
-        self._held_out = HeldOut(run, pool, learning.beside, self._record)
+        self._held_out = HeldOut(run, pool, learning.spawn, self._record)
         self.stats, self.times = RlStats(), LoopTimes(takes_turns=run.config.engine.sleep_mode)
         self._reports: list[BusyReport] = []
         self.ledger = AttemptLedger(run.folder)
@@ -126,7 +135,7 @@ class Reinforcement:
             self._metrics.close()
         self._metrics = self._run.metrics(STAGE, event.version + 1)
         if self._fallback is not None:
-            await self._fallback.start(event.version, self._learning.beside)
+            await self._fallback.start(event.version, self._learning.spawn)
         self._stage.update(event.version)
         self._stage.phase("loading the learners' weights into the engines")
         self.stats.sync(await self._pool.sync(publication(event)))
@@ -136,16 +145,16 @@ class Reinforcement:
         first = first_group(begun, event.cursor)
         self._window = Window(self._config.window, version=event.version, batches=self._config.steps, first_group=first)
         self.ledger.start(begun, event.version, event.cursor)
-        beside = self._learning.beside
-        self._publishing = beside(self._publish(self._window))
+        spawn = self._learning.spawn
+        self._publishing = spawn(self._publish(self._window))
         self._loops = [
-            beside(self._feed(self._window)),
-            beside(self._pack(self._window, event)),
+            spawn(self._feed(self._window)),
+            spawn(self._pack(self._window, event)),
             self._publishing,
-            beside(self._watch(self._window)),
+            spawn(self._watch(self._window)),
         ]
         if self._elastic is not None:
-            self._loops.append(beside(self._elastic.watch(self._window, lambda: self._at.version)))
+            self._loops.append(spawn(self._elastic.watch(self._window, lambda: self._at.version)))
         self._held_out.start(event.version)
         self.stats.begin()
         self.times.begin(await self._engine_reports(), event.spent)
@@ -168,7 +177,7 @@ class Reinforcement:
             record["imitated"] = self._fallback.trained(event.version)
             record["teacher_down"] = int(self._fallback.state is TeamState.down)
         self._record(event.version, record)
-        self._stage.update(event.version, **shown(record), slowest=self.times.slowest())
+        self._stage.update(event.version, **console_fields(record), slowest=self.times.slowest())
         if event.version == self._config.steps:
             self._stage.phase("writing the model")
         self.stats.skipping.step(event.report)
@@ -190,7 +199,7 @@ class Reinforcement:
                 index = self._issue.take(window.room_to_end())
                 ticket = window.admit()
                 self.ledger.issue(ticket, index)
-                roll = self._learning.beside(self._roll(window, ticket, index))
+                roll = self._learning.spawn(self._roll(window, ticket, index))
                 self._under_way.begin(ticket.group, index, roll)
 
     async def _roll(self, window: Window, ticket: Ticket, index: int) -> None:
@@ -203,7 +212,7 @@ class Reinforcement:
         except EpisodeFailed as failure:
             await self._failed(window, ticket, index, failure)
         else:
-            self._played(window, group, samples)
+            self._on_group(window, group, samples)
         await self._change()
 
     async def _samples_of(self, group: Group) -> Sequence[Sample] | None:
@@ -247,7 +256,7 @@ class Reinforcement:
         await asyncio.sleep(min(LONGEST_PAUSE_S, 0.05 * self._failures))
         window.fail(ticket.group)
 
-    def _played(self, window: Window, group: Group, samples: Sequence[Sample] | None) -> None:
+    def _on_group(self, window: Window, group: Group, samples: Sequence[Sample] | None) -> None:
         self._failures = 0
         self._waits.play()
         self.stats.families.play(group.number)
@@ -255,7 +264,7 @@ class Reinforcement:
         self._tell_news(window)
         record = group.record()
         if self._fallback is not None and window.version < self._config.steps:
-            self._fallback.offer(record, group.index, self._learning.beside)
+            self._fallback.offer(record, group.index, self._learning.spawn)
         if samples is not None:
             self._under_way.wait(group.number, samples)
             window.finish(group.number)
@@ -354,7 +363,7 @@ class Reinforcement:
 
     # --- results --------------------------------------------------------------------------------------------------
 
-    def _record(self, step: int, row: Mapping[str, Any]) -> None:
+    def _record(self, step: int, row: JsonView) -> None:
         assert self._metrics is not None
         self._metrics.write(STAGE, step, **row)
 
@@ -369,7 +378,7 @@ class Reinforcement:
                 self._reports = await self._pool.busy()
         return self._reports
 
-    async def result(self) -> dict[str, Any]:
+    async def result(self) -> Json:
         reports = await self._engine_reports()
         found = {
             **self.stats.summary([list(report.spans) for report in reports]),

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from actors.learner.buffer import Finished, Started, Stepped
-from cluster.learner_group import Learners, Learning
+from cluster.learner_group import LearnerGroup, Learners
 from coa.errors import InfrastructureError, UserError
+from coa.json_object import JsonView
 from coa.learning.batches import BatchStore
 from coa.learning.orders import Train
 from coa.reporting.metrics import Record, read_metrics
@@ -27,7 +28,7 @@ from coa.types import Sample
 from jobs.recipe.resume import load_recorded
 from jobs.recipe.schema import Recipe
 from jobs.run.run_dir import RunDir
-from jobs.stages.reinforcement.rl_stats import STAGE, learnt
+from jobs.stages.reinforcement.rl_stats import STAGE, learner_metrics
 
 TRAJECTORIES = 12
 """Maximum number of trajectories whose log-probs are recomputed, spread evenly over the steps."""
@@ -93,7 +94,7 @@ def kept_checkpoints(folder: CheckpointFolder) -> dict[int, CheckpointFolder]:
     return {version: folder.below(name) for name, version in folder.versions().items()}
 
 
-def differences(record: Record, values: Mapping[str, Any]) -> list[str]:
+def differences(record: Record, values: JsonView) -> list[str]:
     """A line for each value of a step that is not bit for bit what the run recorded, those in SHOWN first."""
     names = sorted(values.keys() & record.keys(), key=lambda name: (name not in SHOWN, name))
     return [f"{name} is {values[name]}, not {record[name]}" for name in names if not same(values[name], record[name])]
@@ -144,11 +145,11 @@ async def replay(run: RunDir, plan: Plan) -> None:
                 async for event in learning.events():
                     match event:
                         case Started():
-                            learning.beside(feed(learning, plan, event.epoch))
+                            learning.spawn(feed(learning, plan, event.epoch))
                             check(plan, event, {}, gaps)
                         case Stepped():
                             rows.append(row_of(plan, event))
-                            check(plan, event, learnt(event.report), gaps)
+                            check(plan, event, learner_metrics(event.report), gaps)
                             stage.update(event.version)
                         case Finished():
                             pass
@@ -162,7 +163,7 @@ async def replay(run: RunDir, plan: Plan) -> None:
     )
 
 
-def check(plan: Plan, event: Started | Stepped, values: Mapping[str, Any], gaps: Gaps) -> None:
+def check(plan: Plan, event: Started | Stepped, values: JsonView, gaps: Gaps) -> None:
     """Raises Different if the event's step is not what the run recorded."""
     record = plan.records.get(event.version, {})
     if found := differences(record, {**values, "weights": fingerprint(event)}):
@@ -176,7 +177,7 @@ def fingerprint(event: Started | Stepped) -> str:
 
 
 def row_of(plan: Plan, event: Stepped) -> list[Any]:
-    values = {**learnt(event.report), "weights": fingerprint(event)}
+    values = {**learner_metrics(event.report), "weights": fingerprint(event)}
     equal = not differences(plan.records[event.version], values)
     cells = [f"{values[name]:.9g}" if isinstance(values[name], float) else str(values[name])[:16] for name in SHOWN]
     return [event.version, *cells, "equal" if equal else "differs"]
@@ -190,12 +191,12 @@ async def feed(learning: Learners, plan: Plan, epoch: int) -> None:
         await learning.put(Train(version=version, shares=shares, cursor=0), epoch)
 
 
-def learning_of(run: RunDir, plan: Plan, own: Path) -> Learning:
+def learning_of(run: RunDir, plan: Plan, own: Path) -> LearnerGroup:
     """The learners of the stage, in a folder of their own."""
     from actors.weights.transport import WeightsConfig
 
     config = run.config.rl
-    return Learning(
+    return LearnerGroup(
         "replay",
         keeping=Keeping(folder=open_folder(own), every=config.steps),
         # A restart would go back to the start, and there is nothing that a user would wait for.

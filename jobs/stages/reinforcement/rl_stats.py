@@ -2,11 +2,10 @@
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from math import isfinite
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from cluster.pool import Occupancy
 from coa.agent.episode import Grammar
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.errors import EpisodeFailed
+from coa.json_object import Json, JsonView
 from coa.learning.failing import Failing
 from coa.learning.families import Families
 from coa.learning.faults import of_sync
@@ -119,7 +119,7 @@ class RlStats:
             self._diff = largest([self._diff, report.logprob_max_diff])
         return groups
 
-    def record(self, event: Stepped, groups: Sequence[GroupRecord]) -> dict[str, Any]:
+    def record(self, event: Stepped, groups: Sequence[GroupRecord]) -> Json:
         """One record of metrics; means without values are left out. docs/run_directory.md says what each is."""
         now = self._clock()
         elapsed, self._last = max(now - self._last, 1e-9), now
@@ -130,9 +130,9 @@ class RlStats:
         counts = self._since_last_record()
         episodes = [episode for group in groups for episode in group.episodes]
         return {
-            **learnt(event.report),
+            **learner_metrics(event.report),
             **({"reverse_kl": fmean(divergences)} if divergences else {}),
-            **played(groups),
+            **episode_metrics(groups),
             **counts,
             **self.families.metrics(),
             **self.failing.metrics(),
@@ -165,7 +165,7 @@ class RlStats:
         the engine's had not changed."""
         return sum(sync.alarm for sync in self.syncs)
 
-    def summary(self, engines: list[Times]) -> dict[str, Any]:
+    def summary(self, engines: list[Times]) -> Json:
         ended = self._clock()
         whole = [(self._began, ended)]
         generating = [span for spans in engines for span in spans]
@@ -229,7 +229,7 @@ def drop(reason: str) -> str:
     return f"dropped/{reason.replace(' ', '_')}"
 
 
-def learnt(report: StepReport) -> dict[str, Any]:
+def learner_metrics(report: StepReport) -> Json:
     """The learners' report as metrics, and the algorithm's own metrics under the names that the algorithm gives. What
     could not be measured is left out."""
     values = asdict(report)
@@ -238,7 +238,7 @@ def learnt(report: StepReport) -> dict[str, Any]:
     return {**algorithm, **{name: value for name, value in values.items() if value is not None}}
 
 
-def played(groups: Sequence[GroupRecord]) -> dict[str, float]:
+def episode_metrics(groups: Sequence[GroupRecord]) -> dict[str, float]:
     """Means over the episodes of groups, their lengths by quantile, and the reward of each family."""
     if not (episodes := [episode for group in groups for episode in group.episodes]):
         return {}
@@ -275,7 +275,7 @@ def engines_in(occupancy: Occupancy) -> dict[str, int]:
     return {"engines_wished": serving + joining, "engines_serving": serving, "engines_joining": joining}
 
 
-def shown(record: Mapping[str, Any]) -> dict[str, Any]:
+def console_fields(record: JsonView) -> Json:
     """What the terminal shows of a record."""
     fields = {label: record[name] for name, label in SHOWN.items() if name in record}
     return fields | ({"kl": f"{fields['kl']:.1e}"} if "kl" in fields else {})

@@ -4,9 +4,9 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any
 
 from actors.rollout.clocks import BusyReport, merged
+from coa.json_object import Json
 from coa.planning.bottleneck import bottleneck
 from coa.spent import EngineState, LearnerState, Spent, added, filled, shares, since
 
@@ -52,7 +52,7 @@ class LoopTimes:
                 _pairs(self._engines_last, engines), self._more_gone(engines), strict=True
             )
         ]
-        learnt = self._learnt(learner)
+        learnt = self._learner_times(learner)
         if self._again:
             learnt = filled(learnt, now - self._last, LearnerState.GONE)
         self._last, self._engines_last, self._again = now, engines, False
@@ -68,9 +68,9 @@ class LoopTimes:
 
     def finish(self, learner: Spent) -> None:
         """Adds the learners' last times, once they are finished."""
-        self._learnt(learner)
+        self._learner_times(learner)
 
-    def whole(self, engines: Sequence[BusyReport]) -> dict[str, Any]:
+    def whole(self, engines: Sequence[BusyReport]) -> Json:
         """Part of the stage's result: seconds by state of each engine and of the learners, and the engines' decoding
         speeds. The learners' seconds add up to the wall time, an engine's to the part of it in which the engine's slot
         existed, up to the difference of two processes' clocks."""
@@ -86,7 +86,7 @@ class LoopTimes:
             "decoding": self._decoding(merged(engines)),
         }
 
-    def _learnt(self, learner: Spent) -> dict[str, float]:
+    def _learner_times(self, learner: Spent) -> dict[str, float]:
         spent = since(self._learner_last, learner)
         self._learner_last = learner
         self._learner = added([self._learner, spent])

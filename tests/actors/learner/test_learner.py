@@ -20,7 +20,7 @@ from actors.learner.learner import Learner
 from actors.learner.lora import add_adapters
 from actors.learner.policy import PackedPolicy, load_model, to_tensors
 from actors.learner.step_report import StepReport
-from cluster.learner_group import Learning
+from cluster.learner_group import LearnerGroup
 from cluster.resources import PlacementConfig
 from coa.errors import UserError
 from coa.learning.orders import Train
@@ -393,12 +393,12 @@ def test_learners_that_are_interrupted_end_with_the_thread_that_waits_for_them(
 ) -> None:
     """Else it is in Ray's core when Ray is shut down, and the process ends by SIGSEGV now and then."""
 
-    async def interrupt(learning: Learning) -> None:
+    async def interrupt(learning: LearnerGroup) -> None:
         async with learning:
             assert isinstance(await anext(learning.events()), Started)
             raise KeyError
 
-    async def interrupted() -> Learning:
+    async def interrupted() -> LearnerGroup:
         learning = learning_of(model, CONFIG, tmp_path)
         with pytest.raises(KeyError):
             await interrupt(learning)
@@ -409,8 +409,8 @@ def test_learners_that_are_interrupted_end_with_the_thread_that_waits_for_them(
     assert learning._ended.exception() is None, "or asyncio would print it"
 
 
-def learning_of(model: Path, config: RlLearnerConfig, folder: Path) -> Learning:
-    return Learning(
+def learning_of(model: Path, config: RlLearnerConfig, folder: Path) -> LearnerGroup:
+    return LearnerGroup(
         "learners",
         keeping=Keeping(folder=open_folder(folder / "checkpoints"), every=100),
         placement=PlacementConfig(),
@@ -441,7 +441,7 @@ async def learn_on_two_ranks(model: Path, config: RlLearnerConfig, folder: Path)
             match event:
                 case Started():
                     assert event.shares_prefixes is config.packing.share_prefixes
-                    learning.beside(feed(event.epoch))
+                    learning.spawn(feed(event.epoch))
                 case Stepped():
                     told.append(event)
                 case Finished():

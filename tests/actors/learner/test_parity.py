@@ -18,9 +18,9 @@ from actors.learner.model.parity import (
     Copied,
     Parity,
     Way,
-    drawn,
     gradients_apart,
     numberless,
+    sample_sequences,
     settle,
     settled_copy,
     tiny_copy,
@@ -179,7 +179,7 @@ def test_sequences_are_drawn_without_the_tokens_that_have_a_meaning() -> None:
     config = Qwen3Config(**SIZES, **HEADS, eos_token_id=[2, 3], pad_token_id=0)
     config.image_token_index = 95  # as models with images have
     assert usual_tokens(config).tolist() == [1, *range(4, 95)]
-    assert not {0, 2, 3, 95} & {int(token) for one in drawn(config) for token in one}
+    assert not {0, 2, 3, 95} & {int(token) for one in sample_sequences(config) for token in one}
 
 
 def test_a_copy_that_can_not_be_made_is_no_reason_to_refuse() -> None:

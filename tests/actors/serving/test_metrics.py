@@ -96,7 +96,8 @@ def test_a_client_that_leaves_before_there_is_an_answer_is_counted_as_that() -> 
         raise asyncio.CancelledError
 
     async def go() -> None:
-        await CountedRequests(gone, metrics)({"type": "http", "path": "/mcp/"}, None, None)
+        never: Any = None
+        await CountedRequests(gone, metrics)({"type": "http", "path": "/mcp/"}, never, never)
 
     metrics = ServingMetrics()
     with pytest.raises(asyncio.CancelledError):

@@ -1,18 +1,16 @@
 """The seven cases of Open Responses' published compliance suite, for the model alone and for the agent: each answer by
 the published schema of the whole resource, and each streamed event by its own."""
 
-from typing import Any
-
 import pytest
 from openresponses_types import types as schema
 
+from coa.json_object import Json
 from tests.actors.serving.test_server import TURNS
 from tests.coa.serving.protocols.test_responses import EVENTS
 from tests.support.agent_server import Asking, make_server
 from tests.support.plain_model import ScriptedPlain
 from tests.support.runners import Saying
 
-Json = dict[str, Any]
 WEATHER = {
     "type": "function",
     "name": "get_weather",

@@ -78,7 +78,7 @@ def test_an_actor_that_is_away_is_told_so() -> None:
     async def away(owner: str, id: str) -> None:
         raise RayActorError
 
-    handle = SimpleNamespace(get=SimpleNamespace(remote=away))
+    handle: Any = SimpleNamespace(get=SimpleNamespace(remote=away))
     with pytest.raises(ApiError, match="try again") as raised:
         asyncio.run(RemoteShared(handle).get("me", "r1"))
     assert raised.value.status == 503

@@ -65,7 +65,7 @@ def team_of(
     **config: Any,
 ) -> TeacherTeam:
     calls = {name: remote(getattr(mind, name)) for name in ("replies", "complete") if hasattr(mind, name)}
-    agents = dict.fromkeys(ROLES, SimpleNamespace(**calls))
+    agents: Any = dict.fromkeys(ROLES, SimpleNamespace(**calls))
 
     async def answer(call: ToolCall) -> Any:
         [answered] = await call_many([call])

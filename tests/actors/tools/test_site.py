@@ -50,7 +50,8 @@ def test_a_site_whose_process_is_killed_is_back_at_its_url(ray_session: None) ->
     from jobs.stages.services import make_site
 
     large = {"p2": "x" * 1_000_000}
-    site = make_site(WebSite(pages=PAGES | large, hits={f"query {n}": [{"title": "t" * 1000}] for n in range(1000)}))
+    hits = {f"query {n}": [{"title": "t" * 1000}] for n in range(1000)}
+    site: Any = make_site(WebSite(pages=PAGES | large, hits=hits))
     url: Any = ray.get(site.start.remote())
     site.hold.remote(url)
     assert asyncio.run(page(url)) == PAGES["p1"]

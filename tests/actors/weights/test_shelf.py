@@ -309,11 +309,11 @@ async def test_a_copy_has_a_few_reads_under_way_at_once_and_ends_with_the_first_
     there, here = WeightHolder(tmp_path / "there"), WeightHolder(tmp_path / "here")
     path, _, _ = model(Path(await there.folder()))
     size = path.stat().st_size
-    source = SlowSource(there)
+    source: Any = SlowSource(there)
     copy = await here.take("1", source, size, [(0, size)])
     assert Path(copy).read_bytes() == path.read_bytes()
     assert source.most == holder_module.READS > 1
-    failing = SlowSource(there, failing=holder_module.READS)
+    failing: Any = SlowSource(there, failing=holder_module.READS)
     with pytest.raises(SyncError, match="lost"):
         await here.take("1", failing, size, [(0, size)])
     reads = failing.reads

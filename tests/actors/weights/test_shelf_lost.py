@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -196,7 +196,7 @@ def test_a_killed_holder_and_a_killed_directory_are_replaced_and_ranks_are_told(
     assert again != folder
     path, manifest, _ = model(Path(again), "1")
     kept.keep(Kept("1", node, str(path), manifest))
-    ray.kill(directory, no_restart=False)
+    ray.kill(cast(Any, directory), no_restart=False)
     lost(again)
     with pytest.raises(WeightsLost, match="1 were lost"):
         asyncio.run(kept.path("1", Address("one", node)))

@@ -5,6 +5,7 @@ import logging
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,8 @@ def report(stage: Path, config: CheckpointsConfig) -> list[Committed]:
     """What the driver is told."""
     told: list[Committed] = []
     keeping = Keeping(folder=folder_at(stage.parent), every=10, config=config, scores=stage.parent / "scores.json")
-    commits = Commits(folder_at(stage), keeping, SimpleNamespace(committed=SimpleNamespace(remote=told.append)))
+    buffer: Any = SimpleNamespace(committed=SimpleNamespace(remote=told.append))
+    commits: Any = Commits(folder_at(stage), keeping, buffer)
     began = time.time()
     metrics = [{"version": 40, BEGAN: began - ago} for ago in (5, 7)]
     commits.after_report(None, metrics, SimpleNamespace(path=str(stage / CHECKPOINT)))
@@ -58,7 +60,10 @@ def test_the_best_one_is_kept_by_the_scores_that_there_are(stage: Path) -> None:
 
 
 def test_a_report_without_a_checkpoint_changes_nothing(stage: Path) -> None:
-    Commits(folder_at(stage), Keeping(folder=folder_at(stage.parent), every=10), None).after_report(None, [{}], None)
+    nobody: Any = None
+    Commits(folder_at(stage), Keeping(folder=folder_at(stage.parent), every=10), nobody).after_report(
+        nobody, [{}], None
+    )
     assert len(names(stage)) == 5
 
 

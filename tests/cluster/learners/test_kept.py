@@ -16,7 +16,7 @@ from actors.learner.config import ModelConfig
 from actors.learner.policy import load_model
 from benchmarks.chaos.plan import Part
 from benchmarks.chaos.processes import Below, send
-from cluster.learner_group import Learning
+from cluster.learner_group import LearnerGroup
 from coa.agent.codec import Codec
 from coa.config import load
 from coa.learning.orders import Train
@@ -62,7 +62,7 @@ class Struck:
 
     def __init__(self, run: RunDir) -> None:
         self.folder: CheckpointFolder = run.storage().below(STAGE)
-        self.learning = learners_of(run, Learning, publish=False)
+        self.learning = learners_of(run, LearnerGroup, publish=False)
         self.strikes = dict(STRIKES)
         self.starts: list[int] = []
         self.steps: list[int] = []
@@ -93,7 +93,7 @@ class Struck:
                 match event:
                     case Started():
                         self.starts.append(event.version)
-                        self.learning.beside(self.feed(event))
+                        self.learning.spawn(self.feed(event))
                     case Stepped():
                         self.steps.append(event.version)
                     case Committed():

@@ -60,7 +60,7 @@ def test_rays_policy_of_a_deployment_is_made_of_the_settings() -> None:
     class Stub:
         pass
 
-    made = serving.deployment(Stub, ServingConfig(max_replicas=3, scaling=CONFIG), PlacementConfig())
+    made: Any = serving.deployment(Stub, ServingConfig(max_replicas=3, scaling=CONFIG), PlacementConfig())
     scaling = made._deployment_config.autoscaling_config
     policy = scaling.policy.get_policy()(**scaling.policy.policy_kwargs)
     assert policy(context(target=1, queued=9)) == (3, {})

@@ -23,7 +23,7 @@ from coa.distill.duplicates import (
     identity,
     minhash,
 )
-from coa.distill.words import drawn, folded, grams, names_and_numbers, numbers_of, words_of
+from coa.distill.words import folded, grams, names_and_numbers, numbers_of, pseudo_random, words_of
 from coa.errors import UserError
 
 SMALL = DuplicateConfig(documents=1000)
@@ -153,7 +153,7 @@ def test_a_full_memory_takes_no_more_for_duplicates_than_its_rate_of_errors():
 @given(st.integers(0, 200), st.integers(1, 8))
 def test_a_bloom_filter_finds_all_that_is_in_it(count: int, skipped: int):
     bloom = Bloom(1, Size.of(200, 0.01))
-    numbers = drawn(1000)[::skipped][:count]
+    numbers = pseudo_random(1000)[::skipped][:count]
     for number in numbers:
         bloom.add(np.array([number]))
     assert bloom.holds(numbers).all()
@@ -161,15 +161,15 @@ def test_a_bloom_filter_finds_all_that_is_in_it(count: int, skipped: int):
 
 def test_a_bloom_filter_errs_as_often_as_it_is_made_for():
     bloom = Bloom(2, Size.of(5000, 0.01))
-    for pair in drawn(10_000).reshape(-1, 2):
+    for pair in pseudo_random(10_000).reshape(-1, 2):
         bloom.add(pair)
-    found = np.mean([bloom.holds(pair) for pair in drawn(30_000)[10_000:].reshape(-1, 2)])
+    found = np.mean([bloom.holds(pair) for pair in pseudo_random(30_000)[10_000:].reshape(-1, 2)])
     assert 0.007 < found < 0.013
 
 
 def test_filters_side_by_side_do_not_see_each_others_keys():
     bloom = Bloom(2, Size.of(100, 1e-6))
-    first, second = drawn(2)
+    first, second = pseudo_random(2)
     bloom.add(np.array([first, second]))
     assert bloom.holds(np.array([first, second])).tolist() == [True, True]
     assert bloom.holds(np.array([second, first])).tolist() == [False, False]
@@ -179,9 +179,9 @@ def test_filters_side_by_side_do_not_see_each_others_keys():
 
 
 def test_signatures_agree_in_the_share_that_two_sets_overlap():
-    numbers = drawn(1500)
+    numbers = pseudo_random(1500)
     one, two = numbers[:1000], numbers[500:]
-    factors, terms = drawn(2000)[:1000] | np.uint64(1), drawn(2000)[1000:]
+    factors, terms = pseudo_random(2000)[:1000] | np.uint64(1), pseudo_random(2000)[1000:]
     agreed = (minhash(one, factors, terms) == minhash(two, factors, terms)).mean()
     assert agreed == pytest.approx(1 / 3, abs=0.06)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coa.http import addresses
-from coa.http.addresses import NotAllowed, Reach, is_public, is_web_address, read_link, shown
+from coa.http.addresses import NotAllowed, Reach, is_public, is_web_address, read_link, redact
 from coa.http.client import HttpConfig
 from coa.tools.base import ToolCall
 from coa.tools.web.crawl import CrawlConfig, CrawlPage
@@ -131,11 +131,11 @@ def test_hosts_are_compared_without_case_and_with_brackets() -> None:
 
 
 def test_an_address_is_shown_without_what_may_be_secret() -> None:
-    assert shown("https://user:pass@example.org/a?key=1#f") == "https://example.org/a"
-    assert shown("http://[") == "http://["
-    assert shown("http://[::1]@") == "an address that cannot be parsed"
+    assert redact("https://user:pass@example.org/a?key=1#f") == "https://example.org/a"
+    assert redact("http://[") == "http://["
+    assert redact("http://[::1]@") == "an address that cannot be parsed"
     assert not is_web_address("http://[::1]@")
-    assert shown("http://me:s3cret@[") == "an address that cannot be parsed"
+    assert redact("http://me:s3cret@[") == "an address that cannot be parsed"
 
 
 # From here on one loopback address stands for the public internet, and another one for the inner network.

@@ -16,7 +16,7 @@ from coa.errors import (
 )
 from coa.http.client import Reply
 from coa.llm.client import EMPTIES, Endpoint, EndpointConfig, check_endpoint
-from coa.llm.completions import Describer, Rejected, read, said
+from coa.llm.completions import Describer, Rejected, error_message, read
 from coa.seeds import derive
 from coa.usage import Usage
 from tests.support.asking import ASKED, PROMPT, QUICK, WHOLE, ask, asked
@@ -162,7 +162,7 @@ def test_a_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_a_server_said_is_found_in_the_forms_that_servers_use(body: str, words: str) -> None:
-    assert said(body) == words
+    assert error_message(body) == words
 
 
 def test_what_a_server_said_is_one_line_of_bounded_length() -> None:

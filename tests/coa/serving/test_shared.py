@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from coa.json_object import Json
 from coa.serving.limits.quotas import Quota
-from coa.serving.shared import LOST_S, Json, Shared
+from coa.serving.shared import LOST_S, Shared
 from coa.serving.store import StoreConfig, Stored
 
 

@@ -19,7 +19,7 @@ from coa.registry import Registry
 from coa.tasks.published.benchmark import Benchmark, Decoding, Hub
 from coa.tasks.published.item import BadRow, Item, plain
 from coa.tasks.published.programs import FILL_IN, READ_STDIN, unpickle_text, unseal
-from coa.tasks.published.table import BENCHMARKS, find, named, of_family, register
+from coa.tasks.published.table import BENCHMARKS, find, find_benchmark, of_family, register
 
 
 def read(name: str, /, **row: Any) -> Item | None:
@@ -77,7 +77,7 @@ def test_names_and_aliases_are_found_in_any_case_and_are_unique() -> None:
     names = [name for one in BENCHMARKS.values() for name in (one.name, *one.aliases)]
     assert len(set(names)) == len(names)
     assert all(name == name.lower() for name in names)
-    assert named("calc") is None
+    assert find_benchmark("calc") is None
     with pytest.raises(UserError, match=r"^no benchmark 'browscomp'; the nearest is browsecomp"):
         find("browscomp")
 

@@ -25,7 +25,7 @@ from coa.tasks.selection import (
     Mode,
     Screen,
     SelectionConfig,
-    asked,
+    as_attempted,
     draw,
     reason_to_drop,
     select,
@@ -215,10 +215,10 @@ def test_neither_order_nor_chunks_change_what_is_kept(pool: Any, random: Any, cu
 
 def test_a_direct_attempt_has_no_tools_and_no_judge() -> None:
     judged, program = task("j", grader="judge"), task("p", profile="code", grader="tests")
-    assert asked(judged, DEFAULT, Mode.DIRECT) == replace(judged, profile="direct", grader="exact")
-    assert asked(judged, replace(DEFAULT, judge=True), Mode.DIRECT) == replace(judged, profile="direct")
-    assert asked(program, DEFAULT, Mode.DIRECT) == replace(program, profile="direct")
-    assert asked(judged, DEFAULT, Mode.TUNED) is judged
+    assert as_attempted(judged, DEFAULT, Mode.DIRECT) == replace(judged, profile="direct", grader="exact")
+    assert as_attempted(judged, replace(DEFAULT, judge=True), Mode.DIRECT) == replace(judged, profile="direct")
+    assert as_attempted(program, DEFAULT, Mode.DIRECT) == replace(program, profile="direct")
+    assert as_attempted(judged, DEFAULT, Mode.TUNED) is judged
 
 
 def test_the_direct_agent_thinks_and_answers_and_is_told_so() -> None:

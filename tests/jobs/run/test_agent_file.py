@@ -23,7 +23,7 @@ from jobs.run.agent_file import (
 )
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
-from jobs.stages.serve import named
+from jobs.stages.serve import fill_in_names
 from jobs.stages.start import finish_model
 from tests.support.registries import lend
 
@@ -84,10 +84,10 @@ def test_a_model_is_asked_in_the_profile_of_its_own_tasks(model: Path) -> None:
     write_world(model, Recipe(), ["code"])
     assert profiles_in(model) == {"code"}
     assert in_its_world(recipe := load(Recipe), model) is recipe
-    assert named(recipe, model, NoWorld(Settings())).profile == "code"
+    assert fill_in_names(recipe, model, NoWorld(Settings())).profile == "code"
     write_world(model, Recipe(), ["code", "mhqa", "of an extension that is not loaded"])
     assert profiles_in(model) == {"code", "mhqa"}
-    assert named(recipe, model, NoWorld(Settings())).profile == "multi"
+    assert fill_in_names(recipe, model, NoWorld(Settings())).profile == "multi"
 
 
 def test_a_world_of_a_model_that_is_not_known_here_is_one_line(model: Path) -> None:

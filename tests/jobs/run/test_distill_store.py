@@ -64,7 +64,8 @@ def test_a_run_whose_judge_is_down_has_failed_with_what_it_took() -> None:
     transcript = play_one(TASKS[0])
     paid = replace(transcript, steps=(AgentStep("planner", "<plan> p</plan>", usage=took), *transcript.steps[1:]))
     run: Any = SimpleNamespace(config=load(Recipe, None, ["distill.obedience.model=m", "teaching.reissues=0"]))
-    review = Review(run, {"m": SimpleNamespace(complete=SimpleNamespace(remote=complete))}, lambda _: None)
+    model: Any = SimpleNamespace(complete=SimpleNamespace(remote=complete))
+    review = Review(run, {"m": model}, lambda _: None)
     assert asyncio.run(review.judge([Graded(paid, True)])) == [
         FailedRun(Assignment(TASKS[0], transcript.attempt), "EndpointDown", "away", took)
     ]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -95,7 +95,7 @@ def test_no_run_is_played_for_a_model_whose_tokenizer_can_not_be_used(tmp_path: 
         run_in(tmp_path / "run", f"model.path={model}") as run,
         pytest.raises(UserError, match="its tokenizer writes ' Who \\? ' as 'Who\\?'"),
     ):
-        asyncio.run(distill(run, ToolClient(None)))
+        asyncio.run(distill(run, ToolClient(cast(Any, None))))
     assert not list(read_transcripts(run.teachers))
     assert not run.tokenizer.exists()
 
@@ -314,7 +314,7 @@ def test_nobody_judges_what_the_rules_drop(tmp_path: Path) -> None:
     with run_in(tmp_path / "run", "distill.obedience.model=m") as run:
         runs = [Graded(play_one(task), True) for task in TASKS[:2]]
         filter, model = Filter(FilterConfig(min_interactions=1), Contamination.of([TASKS[0].question])), Objecting()
-        judged = asyncio.run(Review(run, {"m": model}, filter.flaw).judge(runs))
+        judged = asyncio.run(Review(run, {"m": cast(Any, model)}, filter.flaw).judge(runs))
         assert judged == [runs[0], replace(runs[1], objection="it guessed")]
         assert model.asked == 1
 

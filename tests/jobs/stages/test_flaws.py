@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -167,7 +167,7 @@ def test_no_more_runs_are_played_at_the_same_time_than_there_is_room_for() -> No
 
     async def go(room: Callable[[], int] | None) -> int:
         peaks.clear()
-        team = SimpleNamespace(play=SimpleNamespace(remote=play))
+        team: Any = SimpleNamespace(play=SimpleNamespace(remote=play))
         teaching = Teaching(team, TeachingConfig(runs_in_flight=7), experts=False, actors={})
         assignments = [Assignment(task) for task in TASKS[:9]]
         assert len([played async for played in teaching.stream(assignments, room=room)]) == 9
@@ -195,7 +195,7 @@ def distilled(
 
     @asynccontextmanager
     async def team(run: RunDir, *_: Any) -> AsyncIterator[Teaching]:
-        player = SimpleNamespace(play=SimpleNamespace(remote=take_on))
+        player: Any = SimpleNamespace(play=SimpleNamespace(remote=take_on))
         yield Teaching(player, run.config.teaching, experts=False, actors={})
 
     monkeypatch.setattr(distilling, "language_models", models)
@@ -205,7 +205,7 @@ def distilled(
     run = RunDir(config, Console(io.StringIO(), io.StringIO()))
     run.prepare()
     try:
-        return asyncio.run(distilling.distill(run, ToolClient(None))), len(begun)
+        return asyncio.run(distilling.distill(run, ToolClient(cast(Any, None)))), len(begun)
     except UserError as error:
         return error, len(begun)
 

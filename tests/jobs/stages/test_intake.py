@@ -42,7 +42,7 @@ def test_the_first_wave_is_small_and_none_is_left_out() -> None:
 
     async def run(wave: int, count: int) -> list[int]:
         waves.clear()
-        team = SimpleNamespace(play=SimpleNamespace(remote=play))
+        team: Any = SimpleNamespace(play=SimpleNamespace(remote=play))
         teaching = Teaching(team, TeachingConfig(wave=wave), experts=True, actors={})
         assignments: Any = range(count)
         assert [played.outcomes async for played in teaching.stream(assignments)] == [[]] * len(waves)

@@ -63,7 +63,7 @@ class Restarting:
         self.phases: list[str] = []
         self.fed: list[asyncio.Future[None]] = []
 
-    def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
         work.close()
         self.fed.append(asyncio.get_running_loop().create_future())
         return self.fed[-1]
@@ -132,7 +132,7 @@ class Fed:
 def test_samples_that_begin_alike_go_to_one_rank_if_it_computes_that_once(
     shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.session.stored", lambda value: value)
+    monkeypatch.setattr("cluster.session.store_object", lambda value: value)
     overrides = [f"run_dir={tmp_path}", "sft.batch=4"]
     run = RunDir(load(Recipe, find_recipe("tiny"), overrides), Console(io.StringIO(), io.StringIO()))
     texts = [np.array([begin] * (32 + end), np.int32) for begin, end in ((1, 0), (1, 1), (2, 2), (2, 3))]
@@ -185,7 +185,7 @@ class Skipping:
     def __init__(self, steps: int, skipped: set[int]) -> None:
         self.steps, self.skipped = steps, skipped
 
-    def beside(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
+    def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Future[None]":
         work.close()
         return asyncio.get_running_loop().create_future()
 

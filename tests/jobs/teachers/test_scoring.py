@@ -2,6 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from ray.exceptions import RayTaskError
@@ -16,7 +17,8 @@ def test_a_log_prob_that_is_no_number_is_told_without_rays_traceback() -> None:
     async def weigh(samples: object) -> object:
         raise RayTaskError("weigh", "Traceback ...", NotFinite(said)).as_instanceof_cause()
 
-    scoring = TeacherScoring(SimpleNamespace(weigh=SimpleNamespace(remote=weigh)))
+    scorer: Any = SimpleNamespace(weigh=SimpleNamespace(remote=weigh))
+    scoring = TeacherScoring(scorer)
     with pytest.raises(NotFinite) as failed:
         asyncio.run(scoring.weigh([]))
     assert str(failed.value) == said

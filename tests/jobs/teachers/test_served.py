@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from ray.exceptions import ActorUnavailableError, RayTaskError
@@ -50,7 +50,7 @@ def kept(server: Server, looks: int) -> tuple[list[str], list[str]]:
     model, said = Model(), list[str]()
 
     async def go() -> None:
-        keeping = asyncio.ensure_future(keep_served("own", server, model, said.append))
+        keeping = asyncio.ensure_future(keep_served("own", cast(Any, server), cast(Any, model), said.append))
         await asyncio.sleep((looks + 0.5) * LOOK_EVERY_S)
         keeping.cancel()
         await asyncio.wait([keeping])
@@ -99,7 +99,7 @@ def test_a_server_that_is_killed_comes_back_as_an_actor(ray_session: None, monke
 
     async def go() -> None:
         first = await server.start.remote()
-        keeping = asyncio.ensure_future(keep_served("own", server, model, lambda _: None))
+        keeping = asyncio.ensure_future(keep_served("own", server, cast(Any, model), lambda _: None))
         os.kill(await server.__ray_call__.remote(pid_of), signal.SIGKILL)
         async with asyncio.timeout(60):
             while not model.urls or model.urls[-1] == first:  # noqa: ASYNC110 - other processes do it

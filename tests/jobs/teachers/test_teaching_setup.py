@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -64,7 +65,8 @@ def test_a_team_is_told_what_all_runs_that_ended_took() -> None:
         return Played(outcomes=outcomes, failures={})
 
     async def main() -> None:
-        team = Teaching(SimpleNamespace(play=SimpleNamespace(remote=play)), TeachingConfig(), experts=False, actors={})
+        player: Any = SimpleNamespace(play=SimpleNamespace(remote=play))
+        team = Teaching(player, TeachingConfig(), experts=False, actors={})
         for _ in range(2):
             await team.play([assignment])
 
@@ -96,7 +98,7 @@ def test_what_an_endpoint_is_sent_in_another_way_is_told_of_once(monkeypatch: py
     strong, said = _Model("", notices=["it refuses max_tokens"]), list[str]()
 
     async def watch() -> None:
-        async with watched({"strong": strong}, Stage("distill", None), said.append):
+        async with watched(cast(Any, {"strong": strong}), Stage("distill", None), said.append):
             await strong.looked_enough.wait()
 
     asyncio.run(watch())
@@ -113,7 +115,7 @@ def test_an_endpoint_that_fails_is_told_of_while_it_does_and_again_when_it_fails
     monkeypatch.setattr(stage, "phase", phases.append)
 
     async def watch() -> None:
-        async with watched({"strong": strong, "own": own}, stage, said.append):
+        async with watched(cast(Any, {"strong": strong, "own": own}), stage, said.append):
             await strong.looked_enough.wait()
         looks = strong.looks
         await asyncio.sleep(0.01)

@@ -82,7 +82,7 @@ class _Follower:
                     self._assign(target, value)
                 return value
             case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=node):
-                self._names[name] = add(self._named(name), self._value(node))
+                self._names[name] = add(self._value_of_name(name), self._value(node))
                 return self._names[name]
             case ast.For(target=target, iter=node, body=body, orelse=[]):
                 shown = None
@@ -118,7 +118,7 @@ class _Follower:
             case ast.Constant(value=str() | int() | float() | None):
                 return node.value
             case ast.Name(id=name):
-                return self._named(name)
+                return self._value_of_name(name)
             case ast.Tuple(elts=nodes) | ast.List(elts=nodes):
                 return [self._value(one) for one in nodes]
             case ast.Dict(keys=keys, values=nodes):
@@ -173,7 +173,7 @@ class _Follower:
             return None
         return FUNCTIONS[name](*values) if name in FUNCTIONS and not named else give_up()
 
-    def _named(self, name: str) -> Any:
+    def _value_of_name(self, name: str) -> Any:
         return self._names[name] if name in self._names else give_up()
 
     def _count(self) -> None:

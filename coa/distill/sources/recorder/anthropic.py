@@ -13,7 +13,6 @@ from typing import Any
 from coa.distill.sources.recorder.completion import (
     Asked,
     Completion,
-    Json,
     assistant,
     call_of,
     content_of,
@@ -21,6 +20,7 @@ from coa.distill.sources.recorder.completion import (
     text_in,
 )
 from coa.distill.sources.recorder.events import Stream
+from coa.json_object import Json
 
 _FINISH = {
     "tool_use": "tool_calls",
@@ -34,7 +34,7 @@ _PROMPT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_toke
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
-def asked(request: Json) -> Asked:
+def parse_request(request: Json) -> Asked:
     sent = request.get("messages")
     if not isinstance(sent, list) or not all(isinstance(message, dict) for message in sent):
         return Asked(None)
@@ -53,7 +53,7 @@ def read(reply: Json) -> Completion:
 
 
 def _completion(reply: Json, blocks: Sequence[Json], stop: str, usage: Json) -> Completion:
-    message = _said(blocks) if blocks or stop else None
+    message = _as_message(blocks) if blocks or stop else None
     finish = _FINISH.get(stop, "stop") if stop else ""
     sent = [usage[name] for name in _PROMPT if isinstance(usage.get(name), int)]
     used = counts(sum(sent) if sent else None, usage.get("output_tokens"))
@@ -67,7 +67,7 @@ def _blocks(content: Any) -> list[Any]:
 def _messages(message: Json) -> Iterator[Json]:
     blocks = _blocks(message.get("content"))
     if message.get("role") == "assistant":
-        yield _said(blocks)
+        yield _as_message(blocks)
         return
     results = [block for block in blocks if isinstance(block, dict) and block.get("type") == "tool_result"]
     for block in results:
@@ -78,7 +78,7 @@ def _messages(message: Json) -> Iterator[Json]:
         yield {"role": message.get("role"), "content": content_of(rest) or ""}
 
 
-def _said(blocks: Sequence[Any]) -> Json:
+def _as_message(blocks: Sequence[Any]) -> Json:
     blocks = [block for block in blocks if isinstance(block, dict)]
     uses = [block for block in blocks if text_in(block, "type").endswith("tool_use")]
     return assistant(

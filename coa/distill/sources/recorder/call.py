@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 from coa.distill.sources.messages import json_in
 from coa.distill.sources.recorder.completion import Asked, Completion
 from coa.distill.sources.recorder.events import SHOWN, UNREADABLE, Stream, begins_stream, error_in
 from coa.distill.sources.recorder.protocols import Protocol
 from coa.distill.sources.recorder.records import Record, file_name
+from coa.json_object import Json
 
 UNREACHABLE = "the model endpoint cannot be reached"
 SILENT = "the model endpoint said nothing for too long"
@@ -31,7 +31,7 @@ class Call:
         asked = json_in(body)
         # The model endpoint is the one to refuse a request that can't be parsed.
         self._protocol, request = protocol, asked if isinstance(asked, dict) else {}
-        self._asked, self._model = _asked(protocol, request), str(request.get("model", ""))
+        self._asked, self._model = _as_chat(protocol, request), str(request.get("model", ""))
         named = request["metadata"].get("task") if isinstance(request.get("metadata"), dict) else None
         self._session, self._task = session, task or (named if isinstance(named, str) else "")
         self._clock, self._began = clock, clock()
@@ -110,10 +110,10 @@ class Call:
         return Completion(None), f"{UNREADABLE}: {bytes(self._body[:SHOWN]).decode(errors='replace')}"
 
 
-def _asked(protocol: Protocol, request: dict[str, Any]) -> Asked:
+def _as_chat(protocol: Protocol, request: Json) -> Asked:
     """The request in the form of chat completions; without messages if it has another form, since the model endpoint
     is the one to refuse it."""
     try:
-        return protocol.asked(request)
+        return protocol.parse_request(request)
     except (TypeError, LookupError, AttributeError, ValueError, RecursionError):
         return Asked(None)

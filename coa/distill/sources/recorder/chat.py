@@ -8,13 +8,13 @@ If a request asks for several choices, the first is kept.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from coa.distill.sources.messages import ATTACHED, json_in, other_part, reasoning_of, text_of
-from coa.distill.sources.recorder.completion import Asked, Completion, Json, call_of, text_in
+from coa.distill.sources.recorder.completion import Asked, Completion, call_of, text_in
 from coa.distill.sources.recorder.events import Stream
+from coa.json_object import Json, JsonView
 
 _REASONING = ("reasoning_content", "reasoning")
 _GROWING = ("content", *_REASONING, "refusal")
@@ -23,7 +23,7 @@ _ABORTED = ("error", "abort")
 """Finish reasons of replies that the server broke off."""
 
 
-def asked(request: Json) -> Asked:
+def parse_request(request: Json) -> Asked:
     return Asked(request.get("messages"), request.get("tools"))
 
 
@@ -149,7 +149,7 @@ class ChatStream(Stream):
             self._usage[name] = max(before, value) if _number(before) and _number(value) else value
 
 
-def _grow(call: _CallPieces, function: Mapping[str, Any]) -> None:
+def _grow(call: _CallPieces, function: JsonView) -> None:
     name, arguments = text_in(function, "name"), function.get("arguments")
     if not call.name or (name != call.name and not any(call.arguments)):
         call.name += name

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Json = dict[str, Any]
+from coa.json_object import Json, JsonView
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    message: Mapping[str, Any] | None
+    message: JsonView | None
     """The chat message: role, content, tool_calls; None if nothing arrived."""
     finish: str = ""
     """The finish reason: "stop", "tool_calls", "length"; empty if unknown."""
-    usage: Mapping[str, Any] | None = None
+    usage: JsonView | None = None
     model: str = ""
     id: str = ""
     """The reply's id, by which a later request may continue it; empty if its protocol has no such ids."""
@@ -32,7 +32,7 @@ class Asked:
     """What the endpoint keeps of the request, so that it can't be recorded; empty for nothing."""
 
 
-def text_in(fields: Mapping[str, Any], *names: str) -> str:
+def text_in(fields: JsonView, *names: str) -> str:
     """The first of these fields that is a text; "" for none."""
     return next((value for name in names if isinstance(value := fields.get(name), str) and value), "")
 

@@ -13,10 +13,10 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
 
 from coa.distill.sources.messages import json_in
-from coa.distill.sources.recorder.completion import Completion, Json, text_in
+from coa.distill.sources.recorder.completion import Completion, text_in
+from coa.json_object import Json, JsonView
 
 END = b"[DONE]"
 FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
@@ -108,7 +108,7 @@ class Stream(ABC):
             self.fault = self.fault or f"{UNREADABLE}: an event with {', '.join(chunk)}"[:SHOWN]
 
 
-def error_in(chunk: Mapping[str, Any], name: str = "") -> str | None:
+def error_in(chunk: JsonView, name: str = "") -> str | None:
     """The message of an event that is an error; None for another event."""
     error = chunk.get("error")
     if not error and "error" not in (name, chunk.get("type"), chunk.get("object")):

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from coa.distill.sources.recorder import anthropic, chat, responses
-from coa.distill.sources.recorder.completion import Asked, Completion, Json
+from coa.distill.sources.recorder.completion import Asked, Completion
 from coa.distill.sources.recorder.events import Stream
+from coa.json_object import Json
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    asked: Callable[[Json], Asked]
+    parse_request: Callable[[Json], Asked]
     """Reads a request."""
     read: Callable[[Json], Completion]
     """Reads a reply that is not streamed; raises LookupError, TypeError, AttributeError or ValueError for another
@@ -21,8 +22,8 @@ class Protocol:
 
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
-        "chat/completions": Protocol(chat.asked, chat.read, chat.ChatStream),
-        "responses": Protocol(responses.asked, responses.read, responses.ResponsesStream),
-        "messages": Protocol(anthropic.asked, anthropic.read, anthropic.MessagesStream),
+        "chat/completions": Protocol(chat.parse_request, chat.read, chat.ChatStream),
+        "responses": Protocol(responses.parse_request, responses.read, responses.ResponsesStream),
+        "messages": Protocol(anthropic.parse_request, anthropic.read, anthropic.MessagesStream),
     }
 )

@@ -9,13 +9,14 @@ Requests and replies of all protocols are recorded in the form of chat completio
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from coa.distill.sources.recorder.hiding import hidden
+from coa.json_object import JsonView
 from coa.storage.jsonl import append_text
 
 MAX_NAME_BYTES = 200
@@ -38,10 +39,10 @@ class Record:
     messages: Any
     """The messages as they were sent; None if the request could not be read."""
     tools: Any
-    reply: Mapping[str, Any] | None
+    reply: JsonView | None
     """The assistant's message, or the part of it that arrived."""
     finish: str
-    usage: Mapping[str, Any] | None
+    usage: JsonView | None
     failure: str
     """Reason of the failure; empty if the reply is complete."""
     id: str = ""

@@ -15,7 +15,6 @@ from coa.distill.sources.messages import text_of
 from coa.distill.sources.recorder.completion import (
     Asked,
     Completion,
-    Json,
     assistant,
     call_of,
     content_of,
@@ -23,6 +22,7 @@ from coa.distill.sources.recorder.completion import (
     text_in,
 )
 from coa.distill.sources.recorder.events import Stream
+from coa.json_object import Json
 
 _FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
@@ -30,7 +30,7 @@ _KEPT = {"conversation": "its conversation", "prompt": "its prompt"}
 """Fields of requests that name what the endpoint keeps."""
 
 
-def asked(request: Json) -> Asked:
+def parse_request(request: Json) -> Asked:
     sent = request.get("input")
     items = [{"role": "user", "content": sent}] if isinstance(sent, str) else sent
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -62,7 +62,7 @@ def read(reply: Json) -> Completion:
 
 def _completion(reply: Json, items: Sequence[Json]) -> Completion:
     # Outputs of tools that the endpoint itself called are no words of the model.
-    message = next(_said([item for item in items if not _kind(item).endswith("_output")]), None)
+    message = next(_pop_message([item for item in items if not _kind(item).endswith("_output")]), None)
     why = reply.get("incomplete_details")
     finish = "tool_calls" if message and message.get("tool_calls") else "stop"
     if reply.get("status") == "incomplete":
@@ -78,17 +78,17 @@ def _messages(items: Sequence[Json]) -> Iterator[Json]:
     for item in items:
         kind = _kind(item)
         if kind.endswith("_output"):
-            yield from _said(said)
+            yield from _pop_message(said)
             yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": _content(item.get("output"))}
         elif kind == "message" and item.get("role") != "assistant":
-            yield from _said(said)
+            yield from _pop_message(said)
             yield {"role": item.get("role"), "content": _content(item.get("content"))}
         else:
             said.append(item)
-    yield from _said(said)
+    yield from _pop_message(said)
 
 
-def _said(items: list[Json]) -> Iterator[Json]:
+def _pop_message(items: list[Json]) -> Iterator[Json]:
     """The message in some items of the model, which are removed; none if there are none."""
     texts: list[Any] = []
     thoughts: list[str] = []

@@ -33,7 +33,7 @@ from coa.distill.sources.recorder.protocols import PROTOCOLS
 from coa.distill.sources.recorder.records import append
 from coa.distill.sources.recorder.tally import Tally
 from coa.errors import DiskFull, UserError
-from coa.http.addresses import is_web_address, shown
+from coa.http.addresses import is_web_address, redact
 from coa.http.keys import bearer
 from coa.http.proxies import proxy_of
 from coa.http.text import quoted
@@ -79,7 +79,7 @@ class Recorder:
     ) -> None:
         """say: shows a line to the user. Raises UserError for a bad upstream, key or proxy."""
         if not is_web_address(config.upstream):
-            raise UserError(f"--upstream is {shown(config.upstream)}, expected an address such as http://HOST:8000/v1")
+            raise UserError(f"--upstream is {redact(config.upstream)}, expected an address such as http://HOST:8000/v1")
         self.config, self._clock, self._say = config, clock, say
         self._reported_full = False
         self.tally = Tally(say)
@@ -101,11 +101,11 @@ class Recorder:
         rest = "v1/{rest:.+}"
         for prefix in ("/", "/session/{session}/", "/task/{task}/", "/session/{session}/task/{task}/"):
             app.router.add_route("*", f"{prefix}{rest}", self._handle)
-        app.router.add_route("*", "/{rest:.*}", self._lost)
+        app.router.add_route("*", "/{rest:.*}", self._refuse_path)
         return app
 
-    async def _lost(self, request: web.Request) -> web.StreamResponse:
-        self.tally.lost(request.method, request.path)
+    async def _refuse_path(self, request: web.Request) -> web.StreamResponse:
+        self.tally.count_unknown(request.method, request.path)
         return _refusal(404, f"no path {request.path} here: base URLs end in /v1, as in /session/NAME/v1")
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:

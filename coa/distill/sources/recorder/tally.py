@@ -36,7 +36,7 @@ class Tally:
         name = "POST /v1/" + "/".join("ID" if _ID.fullmatch(part) else part for part in path.split("/"))
         self._count(name, f"is forwarded, and not recorded; recorded are {RECORDED}")
 
-    def lost(self, method: str, path: str) -> None:
+    def count_unknown(self, method: str, path: str) -> None:
         """Counts a request for a path that the recorder does not have."""
         base = "an agent's base URL ends in /v1, as in /session/NAME/v1"
         self._count(f"{method} {path}", f"is refused, and not recorded: {base}")

@@ -163,7 +163,7 @@ def graded_by(config: Recipe) -> list[Graded]:
 
     async def main() -> list[Outcome]:
         run, store = SimpleNamespace(config=config), SimpleNamespace(names=set(), failed={})
-        stream = existing_runs(cast(Any, run), cast(Any, store), ToolClient(None), as_they_are)
+        stream = existing_runs(cast(Any, run), cast(Any, store), ToolClient(cast(Any, None)), as_they_are)
         return [outcome async for played in stream for outcome in played.outcomes]
 
     return cast(list[Graded], asyncio.run(main()))

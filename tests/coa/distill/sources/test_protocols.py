@@ -14,6 +14,7 @@ from coa.distill.sources import Reason
 from coa.distill.sources.recorder.call import Call
 from coa.distill.sources.recorder.protocols import PROTOCOLS
 from coa.distill.sources.recorder.responses import ResponsesStream
+from coa.json_object import Json
 from coa.usage import Usage
 from tests.support.imported_runs import PAGES, QUESTION, USER, imported, refused, spans
 from tests.support.junk import JUNK, spoilt
@@ -35,7 +36,6 @@ from tests.support.recordings import CALLED, SAID, completion, events, kept, rec
 
 pytestmark = pytest.mark.anyio
 
-Json = dict[str, Any]
 CHAIN = [
     ("plan", "Find the owner."),
     ("wiki_search", "Vexon Labs"),

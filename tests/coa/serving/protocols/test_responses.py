@@ -14,12 +14,13 @@ from openresponses_types import types as schema
 from pydantic import BaseModel, ConfigDict
 
 from coa.agent.grammar import ANSWER, OBSERVATION, TAGS, Kind
+from coa.json_object import Json
 from coa.serving.chain import Closed, Opened, Text
 from coa.serving.detail import AsThought, Detail
 from coa.serving.events import TOOL_DOWN, Broke, Event, Finished, Returned, ServedUsage
 from coa.serving.faults import ApiError
 from coa.serving.protocols.plain_responses import PlainWriter, chat_of
-from coa.serving.protocols.resource import Json, Resource
+from coa.serving.protocols.resource import Resource
 from coa.serving.protocols.responses import ResponseWriter
 from coa.serving.protocols.schemas import CreateResponse
 from coa.serving.requests import Defaults, fields_of

@@ -73,7 +73,7 @@ async def reinforce(run: RunDir, world: FakeWorld, *, kill_every_s: float | None
 
         working = [asyncio.ensure_future(one) for one in (learners.learn(), follow(), kill())]
         await asyncio.wait({working[1], learners.failure}, return_when=asyncio.FIRST_COMPLETED)
-        for one in (*working, *learners._beside):
+        for one in (*working, *learners._spawned):
             one.cancel()
         working[1].result()
         loop.ledger.finish(config.steps)

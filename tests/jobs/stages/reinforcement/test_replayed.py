@@ -11,7 +11,7 @@ import pytest
 import ray
 
 from actors.learner.buffer import Finished, Started, Stepped
-from cluster.learner_group import Learning
+from cluster.learner_group import LearnerGroup
 from coa.config import dump, load
 from coa.learning.batches import BatchStore
 from coa.learning.orders import Train
@@ -20,7 +20,7 @@ from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.replay import Different, plan_replay, recipe_of, replay
-from jobs.stages.reinforcement.rl_stats import STAGE, learnt
+from jobs.stages.reinforcement.rl_stats import STAGE, learner_metrics
 from jobs.stages.rl import learners_of
 from tests.support.tiny import make_model, random_sample
 
@@ -30,7 +30,7 @@ STEPS = 5
 async def record(run: RunDir) -> None:
     """What the stage leaves of its learners: batches, records, and the last two checkpoints."""
     dice = np.random.default_rng(0)
-    learning = learners_of(run, Learning, probe=(np.arange(9, dtype=np.int32),), probe_tokens=8)
+    learning = learners_of(run, LearnerGroup, probe=(np.arange(9, dtype=np.int32),), probe_tokens=8)
 
     async def feed(epoch: int) -> None:
         for version in range(STEPS):
@@ -43,10 +43,10 @@ async def record(run: RunDir) -> None:
         async for event in learning.events():
             match event:
                 case Started():
-                    learning.beside(feed(event.epoch))
+                    learning.spawn(feed(event.epoch))
                 case Stepped():
                     weights: Any = event.weights
-                    row = {**learnt(event.report), "weights": weights.manifest.fingerprint}
+                    row = {**learner_metrics(event.report), "weights": weights.manifest.fingerprint}
                     with run.metrics(STAGE, event.version) as metrics:
                         metrics.write(STAGE, event.version, **row)
                 case Finished():

@@ -11,7 +11,7 @@ from actors.weights.transport import Published
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.learning.weights import Manifest, lay_out
 from coa.types import Status, Task
-from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, RlStats, lengths, played, shown
+from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, RlStats, console_fields, episode_metrics, lengths
 from jobs.stages.start import checkpoint_metrics
 
 EPISODE = EpisodeRecord(
@@ -205,12 +205,12 @@ def test_quantiles_are_lengths_that_occurred() -> None:
 
 
 def test_groups_without_episodes_say_nothing() -> None:
-    assert played([]) == {}
-    assert played([group("calc", [])]) == {}
+    assert episode_metrics([]) == {}
+    assert episode_metrics([group("calc", [])]) == {}
 
 
 def test_the_terminal_shows_what_there_is() -> None:
-    assert shown({"reward": 0.5, "kl_rollout": -0.000123, "groups": 3}) == {"reward": 0.5, "kl": "-1.2e-04"}
+    assert console_fields({"reward": 0.5, "kl_rollout": -0.000123, "groups": 3}) == {"reward": 0.5, "kl": "-1.2e-04"}
 
 
 def test_what_engines_computed_again_is_told_since_the_last_step() -> None:
