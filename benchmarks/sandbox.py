@@ -2,12 +2,15 @@
 
     .venv/bin/python -m benchmarks.sandbox
 
-The bare interpreter has the same flags as the sandbox's and is started in the same way, without any limits.
+The bare interpreter has the same flags as the sandbox's and is started in the same way, without any limits. `crowded`:
+beside processes that sleep and wake often, as the threads of an engine do.
 """
 
 import asyncio
 import subprocess
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -20,11 +23,20 @@ from coa.tools.sandbox.sandbox import Sandbox, SandboxConfig
 PROGRAM = "print(sum(map(int, input().split())))\n"
 STDIN, STDOUT = "1 2 3\n", "6\n"
 ROUNDS, CONCURRENT, BATCH, BATCHES = 100, 16, 160, 8
+WAKERS, CROWDED = 10, 4
+WAKER = """\
+import time
+while True:
+    end = time.process_time() + 0.0002
+    while time.process_time() < end: pass
+    time.sleep(0.0005)
+"""
 TARGETS = {
     "cold_latency_ratio": "<= 2.2",
     "cold_throughput_ratio": ">= 0.45",
     "warm_latency_ratio": "<= 0.8",
     "warm_throughput_ratio": ">= 1.3",
+    "crowded_throughput_ratio": ">= 0.7",
 }
 Side = Callable[[], Awaitable[None]]
 
@@ -57,6 +69,17 @@ async def batch(side: Side) -> None:
     await asyncio.gather(*(worker() for _ in range(CONCURRENT)))
 
 
+@contextmanager
+def crowd() -> Iterator[None]:
+    wakers = [subprocess.Popen([sys.executable, "-c", WAKER]) for _ in range(WAKERS)]
+    try:
+        yield
+    finally:
+        for waker in wakers:
+            waker.kill()
+            waker.wait()
+
+
 def main() -> None:
     with TemporaryDirectory() as folder, asyncio.Runner() as runner:
         path = Path(folder, "main.py")
@@ -71,12 +94,15 @@ def main() -> None:
         batches = {name: partial(_run, runner, partial(batch, side)) for name, side in sides.items()}
         in_turns(singles, 3)  # the first ones start the zygote and read the interpreter from the disk
         alone, together = in_turns(singles, ROUNDS), in_turns(batches, BATCHES)
+        with crowd():
+            crowded = in_turns({name: batches[name] for name in ("bare", "warm")}, CROWDED)
         runner.run(warm.close())
 
     figures: dict[str, float] = {}
     for name in ("cold", "warm"):
         figures[f"{name}_latency_ratio"] = round(median_ratio(alone[name], alone["bare"]), 3)
         figures[f"{name}_throughput_ratio"] = round(median_ratio(together["bare"], together[name]), 3)
+    figures["crowded_throughput_ratio"] = round(median_ratio(crowded["bare"], crowded["warm"]), 3)
     for name in sides:
         figures[f"{name}_ms"] = round(median(alone[name]) * 1e3, 2)
         figures[f"{name}_per_s"] = round(BATCH / median(together[name]), 1)

@@ -234,8 +234,8 @@ class ResponsesApi:
         return cancelled
 
     async def delete(self, id: str, who: Caller) -> Json:
-        """Deletes a response; a response under way is cancelled. One that a request does not find which is sent again
-        has been deleted by the replica that has ended."""
+        """Deletes a response; a response under way is cancelled. If the request is sent again, a response that is
+        missing was deleted by the replica that has ended."""
         if not await self._shared.delete(who.key, id) and not who.course.origin.again:
             raise no_response(id)
         return {"id": id, "object": "response", "deleted": True}

@@ -35,6 +35,10 @@ GONE_S = 1.0
 """Maximum seconds to wait for the kernel to remove dead processes; after that, the cgroup is left to the next sandbox
 to remove."""
 SESSIONS, SESSION = Path("/proc/sys/kernel/sched_autogroup_enabled"), Path("/proc/self/autogroup")
+OF_SESSION = 4
+"""Weight of a sandbox's programs, in that of this process's session. Beside a session whose threads sleep and wake
+often, as those of an engine do, Linux 6.18 gives a group of the same weight next to nothing: programs of 10 ms took
+3 s."""
 
 _numbers = itertools.count()
 
@@ -123,18 +127,19 @@ def _enabled(folder: Path) -> set[str]:
 
 def fair_share(own: str) -> float:
     """Weight of a sandbox's programs, in that of a process with nice value 0, so that they neither wait for all other
-    processes nor displace them: that of the session of this process, or else of one process for each core.
+    processes nor displace them: OF_SESSION times that of the session of this process, or else that of one process for
+    each core.
 
     own: the text of /proc/self/cgroup. In the root cgroup Linux may weigh sessions (autogroup), each with a nice value
     of its own; the nice values of processes then count within their session only.
     """
     paths = [path for _, controllers, path in (line.split(":", 2) for line in own.splitlines()) if "cpu" in controllers]
-    nice, cores = os.getpriority(os.PRIO_PROCESS, 0), len(os.sched_getaffinity(0))
+    nice, weight = os.getpriority(os.PRIO_PROCESS, 0), len(os.sched_getaffinity(0))
     with suppress(OSError):  # a kernel without autogroup
         session = SESSION.read_text().split()  # empty for a process in no session's group, such as a child of init
         if session and SESSIONS.read_text().strip() == "1" and all(path == "/" for path in paths):
-            nice, cores = int(session[-1]), 1
-    return cores / 1.25**nice  # each step of a nice value is a factor of 1.25
+            nice, weight = int(session[-1]), OF_SESSION
+    return weight / 1.25**nice  # each step of a nice value is a factor of 1.25
 
 
 class Parent:

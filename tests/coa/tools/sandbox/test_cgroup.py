@@ -118,8 +118,8 @@ GROUPED = "/autogroup-17 nice 3\n"
 @pytest.mark.parametrize(
     ("own", "sessions", "session", "expected"),
     [
-        ("1:cpu,cpuacct:/\n0::/\n", "1", GROUPED, 1 / 1.25**3),
-        ("0::/\n", "1", GROUPED, 1 / 1.25**3),
+        ("1:cpu,cpuacct:/\n0::/\n", "1", GROUPED, 4 / 1.25**3),
+        ("0::/\n", "1", GROUPED, 4 / 1.25**3),
         ("1:cpu,cpuacct:/docker/7\n0::/\n", "1", GROUPED, 4 / 1.25**5),
         ("1:cpu,cpuacct:/\n0::/\n", "0", GROUPED, 4 / 1.25**5),
         ("1:cpu,cpuacct:/\n0::/\n", None, None, 4 / 1.25**5),
