@@ -117,7 +117,7 @@ def branched_attention(
     return torch.cat(parts, dim=1), None
 
 
-def _attention(kwargs: Mapping[str, Any]) -> Callable[..., tuple[Tensor, None]]:
+def _attention(kwargs: Mapping[str, object]) -> Callable[..., tuple[Tensor, None]]:
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     special = any(kwargs.get(name) is not None for name in ("softcap", "s_aux"))
@@ -125,7 +125,7 @@ def _attention(kwargs: Mapping[str, Any]) -> Callable[..., tuple[Tensor, None]]:
 
 
 def capped_attention(
-    module: Any,
+    module: object,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -133,7 +133,7 @@ def capped_attention(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    **_: Any,
+    **_: object,
 ) -> tuple[Tensor, None]:
     """Attention whose scores are capped, or shared with a sink of each head (`s_aux`, [heads]), which PyTorch's kernels
     can't do: all scores of a branch are in memory. Inputs [1, heads, N, D] and [1, key heads, K, D], the last N of K;
@@ -205,7 +205,7 @@ def tree_mask(ends: Tensor, dtype: torch.dtype) -> Tensor:
     return _additive(visible, dtype)[:, None]
 
 
-def varlen_arguments(line: Line) -> dict[str, Any]:
+def varlen_arguments(line: Line) -> dict[str, Tensor | int]:
     """Arguments of flash attention for a line of whole samples; its kernels read the lengths from the device."""
     (bounds, _), longest = line.bounds, max(line.sizes)
     return {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}

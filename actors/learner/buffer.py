@@ -13,11 +13,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from actors.learner.step_report import StepReport
 from actors.messages import Probe
 from actors.weights.transport import Published
+from coa.learning.issue import Cursor
 from coa.learning.orders import Numbered, OrderRow, RankProgress, Stop, Train, orders_of
 
 POLL_S = 20.0
@@ -29,7 +29,7 @@ class Started:
     """The learners have started or restarted, at the version of their last checkpoint."""
 
     version: int
-    cursor: Any
+    cursor: int | Cursor
     weights: Published | None
     """None if the job publishes no weights."""
     probes: tuple[Probe, ...]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,11 @@ from actors.learner.buffer import BEGAN
 from coa.errors import InfrastructureError
 from coa.storage.checkpoints import PROGRESS, checkpoint_name
 from coa.storage.digests import RankFiles, write_digests, write_file
+
+if TYPE_CHECKING:
+    import deepspeed
+
+    from actors.learner.learner import Learner
 
 TAG = "state"
 WRITE_S = 1500.0
@@ -33,7 +38,7 @@ WRITE_S = 1500.0
 class Snapshot:
     """One rank's part of a checkpoint, in memory."""
 
-    files: dict[str, Any]
+    files: dict[str, object]
     """What goes into each file, by its path within the checkpoint."""
     rank: int = 0
     ranks: int = 1
@@ -51,7 +56,7 @@ class Snapshot:
         write_digests(filesystem, folder, self.rank, written)
 
 
-def _fill(content: Any, stream: Any) -> None:
+def _fill(content: object, stream: Any) -> None:
     if isinstance(content, str):
         stream.write(content.encode())
     else:
@@ -64,13 +69,13 @@ class _Keeping(TorchCheckpointEngine):
     def __init__(self, folder: str) -> None:
         super().__init__()
         self._folder = folder
-        self.files: dict[str, Any] = {}
+        self.files: dict[str, object] = {}
 
-    def save(self, state_dict: Any, path: str) -> None:
+    def save(self, state_dict: object, path: str) -> None:
         self.files[str(PurePosixPath(path).relative_to(self._folder))] = copied(state_dict)
 
 
-def snapshot(engine: Any, *, exclude_frozen: bool) -> Snapshot:
+def snapshot(engine: "deepspeed.DeepSpeedEngine", *, exclude_frozen: bool) -> Snapshot:
     """Copies the state of a DeepSpeed engine into host memory; collective."""
     folder = tempfile.mkdtemp()  # DeepSpeed creates folders and writes a script even so
     usual, engine.checkpoint_engine = engine.checkpoint_engine, _Keeping(folder)
@@ -82,7 +87,7 @@ def snapshot(engine: Any, *, exclude_frozen: bool) -> Snapshot:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def copied(value: Any) -> Any:
+def copied(value: object) -> object:
     """A deep copy in host memory, which no other code writes to."""
     match value:
         case torch.Tensor():
@@ -108,7 +113,7 @@ class Writer:
         self._idle.set()
 
     def write(
-        self, learner: Any, version: int, progress: str | None, recorded: Callable[[], object] = lambda: None
+        self, learner: "Learner", version: int, progress: str | None, recorded: Callable[[], object] = lambda: None
     ) -> None:
         """Takes a snapshot and returns while it is being written; collective. `progress`, if given, is written as
         PROGRESS. The checkpoint does not count as complete before `recorded` has returned."""
@@ -122,7 +127,7 @@ class Writer:
             state.files[PROGRESS] = progress
         storage: Any = ray.train.get_context().get_storage()
 
-        def upload(_: Any, name: str) -> ray.train.Checkpoint:
+        def upload(_: ray.train.Checkpoint, name: str) -> ray.train.Checkpoint:
             """Writes the snapshot. Ray calls it again if it fails; the files are kept until they are written."""
             path = storage.build_checkpoint_path_from_name(name)
             try:

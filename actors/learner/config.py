@@ -3,10 +3,10 @@
 Nothing here imports torch: every command reads these settings.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from coa.json_object import Json, JsonView
 from coa.learning.algorithms import DEFAULT
 from coa.learning.losses import LossConfig
 from coa.learning.packing import PackingConfig
@@ -122,7 +122,7 @@ class LearnerConfig:
     logits_bytes: int = LOGITS_BYTES
     """Maximum bytes of float32 logits in memory at a time. If a micro-batch has more, its logits are computed in chunks
     and recomputed in the backward pass."""
-    deepspeed: dict[str, Any] = field(default_factory=dict[str, Any])
+    deepspeed: Json = field(default_factory=Json)
     """Further settings of DeepSpeed, passed on as they are, such as `{zero_optimization: {zero_hpz_partition_size:
     8}}`. Those that other settings determine are refused."""
     entropy: bool = True
@@ -175,6 +175,6 @@ class Objective:
 
     algorithm: str = DEFAULT
     """A key of `coa.learning.algorithms.ALGORITHMS`."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: JsonView = field(default_factory=dict)
     temperature: float = 1.0
     """Temperature at which samples were drawn: log-probs are those of softmax(logits / temperature)."""

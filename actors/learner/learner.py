@@ -21,15 +21,18 @@ from actors.learner.config import LearnerConfig, ModelConfig, Objective, RlLearn
 from actors.learner.deepspeed_settings import deepspeed_config
 from actors.learner.finite import wrong_in
 from actors.learner.lora import add_adapters
+from actors.learner.model.head import head_of
+from actors.learner.model.load import attention_in
 from actors.learner.model.names import written_sources
 from actors.learner.model.parity import settle
 from actors.learner.policy import Outputs, TrainedPolicy, check_trained, load_model, to_tensors
-from actors.learner.scoring import Passes, ScoredBatch, Unadapted, bounds_of, filler, load_reference
+from actors.learner.scoring import Forward, Passes, ScoredBatch, Unadapted, bounds_of, filler, load_reference
 from actors.learner.sequence.groups import sequence_group
 from actors.learner.step_report import StepReport, Sums
 from actors.learner.zero import choose_accelerator, gather, join_process_group, sharded_loading
 from actors.weights.parts import ModelParts
 from actors.weights.ranks import from_first, write_whole
+from coa.json_object import Json
 from coa.learning.algorithms import loss_of, make, reduced
 from coa.learning.algorithms.base import TOKENS, Totals, own_totals, standard_totals, token_batch
 from coa.learning.dealing import updates_of
@@ -39,6 +42,8 @@ from coa.storage.files import replacing_folder
 from coa.types import Floats, Sample
 
 if TYPE_CHECKING:
+    import transformers
+
     from actors.learner.checkpoint import Snapshot
 
 
@@ -81,7 +86,7 @@ class Learner:
             values=needs.values,
             sequence=sequence,
         )
-        head = hf_model.get_output_embeddings()
+        head = head_of(hf_model)
         # ZeRO-3 must gather the head's adapter modules together with the head, which calls them once per chunk.
         deepspeed.utils.set_z3_leaf_module(head, any(True for _ in head.children()))
         self.policy.train()
@@ -91,7 +96,7 @@ class Learner:
         self.device: torch.device = self.engine.device
         self.parity = settle(self.policy, self.engine, lambda apart: max(gather(apart)))
         """How training computes, and how near to the model's own pass."""
-        reference: Any = None
+        reference: Forward | None = None
         if needs.reference and config.lora.rank:
             reference = Unadapted(self.engine)
         elif needs.reference:
@@ -232,11 +237,13 @@ class Learner:
         self.engine.load_checkpoint(str(folder), tag=TAG, load_module_strict=not frozen)
 
 
-def prepared(model_dir: Path, model: ModelConfig, config: LearnerConfig, settings: dict[str, Any]) -> Any:
+def prepared(
+    model_dir: Path, model: ModelConfig, config: LearnerConfig, settings: Json
+) -> "transformers.PreTrainedModel":
     """The model that is trained, with its adapters, sharded if DeepSpeed's `settings` say so. Raises UserError."""
     with sharded_loading(settings, model_dir):
         hf_model = load_model(model_dir, model)
-    copied = check_trained(hf_model.config, hf_model.config._attn_implementation, config.lora)
+    copied = check_trained(hf_model.config, attention_in(hf_model.config), config.lora)
     if config.lora.rank:
         add_adapters(hf_model, config.lora, copied.unused if copied else ())
     if config.gradient_checkpointing:
@@ -248,7 +255,7 @@ def make_optimizer(policy: TrainedPolicy, config: LearnerConfig) -> torch.optim.
     """AdamW over the trained parameters; weight decay only on the policy's matrices."""
     head = [] if policy.value_head is None else list(policy.value_head.parameters())
     trained = [p for p in policy.model.parameters() if p.requires_grad]
-    groups: list[dict[str, Any]] = [
+    groups: list[dict[str, object]] = [
         {"params": [p for p in trained if _dimensions(p) >= 2], "weight_decay": config.optimizer.weight_decay},
         {"params": [p for p in trained if _dimensions(p) < 2], "weight_decay": 0.0},
     ]

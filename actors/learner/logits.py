@@ -48,8 +48,9 @@ def chosen_logprobs(
     if len(chosen) <= size:
         return reduce(hidden, chosen)
     chunks = zip(hidden.split(size), chosen.split(size), strict=True)
-    how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    parts: list[Chosen] = [checkpoint(reduce, *chunk, **how) for chunk in chunks]
+    parts: list[Chosen] = [
+        checkpoint(reduce, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks
+    ]
     return Chosen(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
@@ -96,7 +97,9 @@ def reduce_in_place(head: nn.Module, *, vocabulary: int, scaling: Callable[[Tens
     def project(hidden: Tensor) -> Tensor:
         return scaling(at_least_float32(forward(hidden)))
 
-    def call(hidden: Tensor, chosen: Tensor | None = None, temperature: float = 1.0, entropy: bool = False) -> Any:
+    def call(
+        hidden: Tensor, chosen: Tensor | None = None, temperature: float = 1.0, entropy: bool = False
+    ) -> Tensor | Chosen:
         if chosen is None:
             return forward(hidden)
         return chosen_logprobs(

@@ -9,6 +9,7 @@ the buffer's answers, collectives (the process group's timeout) and files.
 import json
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +29,8 @@ from actors.weights.ranks import Ranks, from_first
 from actors.weights.shelf import Shelf
 from actors.weights.transport import Published, Sender, WeightsConfig
 from actors.weights.transports import find_sender
-from coa.learning.orders import Checkpoint, Export, Numbered, Order, Publish, Stop, Train, share_of
+from coa.learning.issue import Cursor
+from coa.learning.orders import Checkpoint, Export, Numbered, Order, Publish, Shares, Stop, Train, share_of
 from coa.learning.samples import all_trained
 from coa.reporting.spans import steady
 from coa.spent import LearnerState, TimeAccount
@@ -77,7 +79,7 @@ class LearnJob:
     """Where exported models go."""
 
 
-def learn(settings: dict[str, Any]) -> None:
+def learn(settings: Mapping[str, LearnJob]) -> None:
     """Ray Train's entry point: `settings["job"]` is a LearnJob."""
     Rank(settings["job"]).run()
 
@@ -190,7 +192,7 @@ class Rank:
         while not self._ask("has_recorded", version, self._epoch):
             pass
 
-    def _fetch(self, shares: tuple[tuple[Any, ...], ...]) -> list[Sample]:
+    def _fetch(self, shares: Shares) -> list[Sample]:
         """This rank's samples. A lost object fails the rank and thereby the group, which restarts from its
         checkpoint."""
         import ray
@@ -276,7 +278,7 @@ def probed(job: LearnJob, fresh: tuple[Tokens, ...]) -> list[Tokens]:
     return [*job.probe, *(token_ids[: job.probe_tokens] for token_ids in filled)]
 
 
-def restore(learner: Learner, other: CheckpointFolder | None = None) -> tuple[int, Any]:
+def restore(learner: Learner, other: CheckpointFolder | None = None) -> tuple[int, int | Cursor]:
     """(version, cursor) of the job's last checkpoint, or of the `other` one; (0, 0) without any."""
     import ray.train
 

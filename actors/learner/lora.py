@@ -12,7 +12,7 @@ Layers are found by their modules. Experts whose matrices are one tensor each, [
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,15 @@ from actors.learner.model.load import tied
 from actors.learner.model.parity import numberless
 from coa.errors import UserError
 
+if TYPE_CHECKING:
+    import transformers
+
 _ADAPTER = "coa"
 FUSED = dict.fromkeys(("gate_proj", "up_proj", "w1", "w3"), "gate_up_proj") | {"w2": "down_proj"}
 """Names of an expert's layers in older files, and those of the tensors that hold them for all experts."""
 
 
-def add_adapters(model: Any, config: LoraConfig, unused: Collection[str] = ()) -> None:
+def add_adapters(model: "transformers.PreTrainedModel", config: LoraConfig, unused: Collection[str] = ()) -> None:
     """Freezes the model and adds adapters, the same on every rank. Raises UserError if a target is no linear layer of
     the decoder, and no output projection. unused: modules that the model does not use as linear layers
     (`actors.learner.model.parity`)."""
@@ -49,7 +52,9 @@ def add_adapters(model: Any, config: LoraConfig, unused: Collection[str] = ()) -
         peft.inject_adapter_in_model(settings, nn.ModuleDict({"model": model}), adapter_name=_ADAPTER)
 
 
-def _select(model: Any, targets: tuple[str, ...], unused: Collection[str]) -> tuple[list[str], list[str]]:
+def _select(
+    model: "transformers.PreTrainedModel", targets: tuple[str, ...], unused: Collection[str]
+) -> tuple[list[str], list[str]]:
     """Full names of the layers, and of the tensors of experts, that targets are. Raises UserError."""
     layers, experts = _layers(model)
     layers = {name: module for name, module in layers.items() if numberless(name) not in unused}
@@ -76,7 +81,7 @@ def _select(model: Any, targets: tuple[str, ...], unused: Collection[str]) -> tu
     return modules, [f"model.{name}" for name in experts if _leaf(name) in fused]
 
 
-def _layers(model: Any) -> tuple[dict[str, nn.Module], list[str]]:
+def _layers(model: "transformers.PreTrainedModel") -> tuple[dict[str, nn.Module], list[str]]:
     """The linear layers of the decoder and the output projection by their full names, without those of a vision tower;
     and full names of the tensors of experts."""
     from transformers.pytorch_utils import Conv1D

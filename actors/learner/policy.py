@@ -1,8 +1,8 @@
 """The learner's policy: a causal language model that computes log-probs of chosen tokens in packed rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from actors.learner.attention import (
 )
 from actors.learner.config import LOGITS_BYTES, VARLEN, LoraConfig
 from actors.learner.logits import Chosen, at_least_float32, reduce_in_place
-from actors.learner.model.head import decoder_of, scaling_of
+from actors.learner.model.head import decoder_of, head_of, scaling_of
+from actors.learner.model.load import attention_in
 from actors.learner.model.load import load_model as load_model
 from actors.learner.model.new_model import new_model as new_model
 from actors.learner.model.parity import Copied, Parity, Way, settled_copy, ways_of
@@ -27,6 +28,9 @@ from actors.learner.sequence.groups import SequenceGroup, padded
 from coa.errors import UserError
 from coa.learning.packing import ONE_SAMPLE, MicroBatch, PackingConfig, micro_batch
 from coa.types import Sample
+
+if TYPE_CHECKING:
+    import transformers
 
 
 class Predicting(NamedTuple):
@@ -80,11 +84,9 @@ class PackedPolicy(nn.Module):
     the full result.
     """
 
-    model: Any
-
     def __init__(
         self,
-        model: nn.Module,
+        model: "transformers.PreTrainedModel",
         *,
         logits_bytes: int = LOGITS_BYTES,
         sequence: SequenceGroup | None = None,
@@ -97,18 +99,16 @@ class PackedPolicy(nn.Module):
         self.passes = 0
         """Number of forward passes that were begun."""
         self._sequence = sequence
-        self._unscaled: dict[str, Any] = {}
+        self._unscaled: dict[str, float] = {}
         """Arguments of `forward` for log-probs at the temperature 1."""
         config = self.model.config.get_text_config()
         self._window: int | None = getattr(config, "sliding_window", None)
         self.masked_tokens = MASKED_TOKENS
         """Maximum length of a row that is attended with a mask."""
         scaling = scaling_of(self.model)
-        reduce_in_place(
-            self.model.get_output_embeddings(), vocabulary=config.vocab_size, scaling=scaling, limit=logits_bytes
-        )
+        reduce_in_place(head_of(self.model), vocabulary=config.vocab_size, scaling=scaling, limit=logits_bytes)
         register()
-        self.ways = tuple(ways) or self._ways(config._attn_implementation)
+        self.ways = tuple(ways) or self._ways(attention_in(config))
         self.take(self.ways[0])
 
     def _ways(self, attention: str) -> tuple[Way, ...]:
@@ -128,15 +128,14 @@ class PackedPolicy(nn.Module):
         elif way.attention != (config := self.model.config.get_text_config())._attn_implementation:
             self.model.set_attn_implementation(way.attention)
             # A model with attention of its own stays as it is, and its rows are masked at any length.
-            self._attention = config._attn_implementation
+            self._attention = attention_in(config)
 
     def train(self, mode: bool = True) -> Self:
         """The model computes as in evaluation, without the noise that some layers add in training, so that a token's
         log-prob is the same in every pass. Only layers that recompute their activations must know that they train."""
         super().train(mode)
         self.model.eval()
-        modules: Any = self.model.modules()
-        for module in modules:
+        for module in self.model.modules():
             if mode and getattr(module, "gradient_checkpointing", False):
                 module.training = True
         return self
@@ -148,7 +147,7 @@ class PackedPolicy(nn.Module):
             return ONE_SAMPLE
         return replace(asked, share_prefixes=asked.share_prefixes and self._attention not in VARLEN)
 
-    def compared(self, samples: Sequence[Sample], run: Callable[..., Any]) -> list[Tensor]:
+    def compared(self, samples: Sequence[Sample], run: nn.Module) -> list[Tensor]:
         """Log-probs of the trained tokens of samples that share nothing, computed together. run: calls this policy."""
         inputs = to_tensors(micro_batch([samples]), next(self.parameters()).device)
         outputs = run(**inputs, **self._unscaled)
@@ -173,8 +172,8 @@ class PackedPolicy(nn.Module):
         positions: Tensor | None = None,
         ends: Tensor | None = None,
         places: Places | None = None,
-        **how: Any,
-    ) -> Any:
+        **how: object,
+    ) -> "Tensor | Outputs":
         """Inputs [R, L]; returns `_outputs` for the trained tokens, sample by sample. With token ids [L] alone, it is
         `plain`: whatever shards the model gathers its weights for this call only."""
         self.passes += 1
@@ -182,13 +181,13 @@ class PackedPolicy(nn.Module):
             return self.plain(token_ids)
         return self._outputs(self._predicting(token_ids, positions, ends, places), places.targets, **how)
 
-    def _outputs(self, found: Predicting, targets: Tensor) -> Any:
+    def _outputs(self, found: Predicting, targets: Tensor) -> "Tensor | Outputs":
         """Log-probs, [P] float32."""
         return self._whole(found.counts, self._head(found).logprobs)[0][targets]
 
-    def _head(self, found: Predicting, **how: Any) -> Chosen:
+    def _head(self, found: Predicting, **how: object) -> Chosen:
         """Runs the output projection only on the positions that predict a trained token."""
-        return self.model.get_output_embeddings()(found.hidden, found.chosen, **how)
+        return head_of(self.model)(found.hidden, found.chosen, **how)
 
     def _whole(self, counts: Sequence[int], *own: Tensor) -> tuple[Tensor, ...]:
         """Gathers tensors [u] of this rank to [U], over all ranks that share the rows."""
@@ -233,10 +232,10 @@ class PackedPolicy(nn.Module):
             owners.bincount(minlength=group.size).tolist(),
         )
 
-    def _hidden(self, token_ids: Tensor, **how: Any) -> Tensor:
+    def _hidden(self, token_ids: Tensor, **how: object) -> Tensor:
         return decoder_of(self.model)(input_ids=token_ids, use_cache=False, **how).last_hidden_state
 
-    def _arguments(self, line: Line) -> dict[str, Any]:
+    def _arguments(self, line: Line) -> Mapping[str, Line | Tensor | int]:
         """Attention arguments for a line."""
         if self._attention in (BRANCHED, "sdpa"):
             return {"line": line}
@@ -254,13 +253,13 @@ class PackedPolicy(nn.Module):
         return self._attention not in VARLEN
 
 
-def parity_of(config: Any, attention: str) -> Parity | None:
+def parity_of(config: "transformers.PretrainedConfig", attention: str) -> Parity | None:
     """How a tiny copy of a model computes in packed rows, found from its configuration; None if no copy can be made.
     Raises UserError if it can't be trained."""
     return settled_copy(Copied.of(config, attention), PackedPolicy)
 
 
-def check_trained(config: Any, attention: str, lora: LoraConfig) -> Parity | None:
+def check_trained(config: "transformers.PretrainedConfig", attention: str, lora: LoraConfig) -> Parity | None:
     """The same, and checks that what is written is what was trained (`actors.learner.model.merged`)."""
     from actors.learner.model.merged import check_written
 
@@ -296,7 +295,7 @@ class TrainedPolicy(PackedPolicy):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: "transformers.PreTrainedModel",
         *,
         logits_bytes: int = LOGITS_BYTES,
         temperature: float = 1.0,
@@ -327,7 +326,7 @@ class TrainedPolicy(PackedPolicy):
         return Outputs(logprobs, nats.detach(), values)
 
 
-def to_tensors(batch: MicroBatch, device: torch.device) -> dict[str, Any]:
+def to_tensors(batch: MicroBatch, device: torch.device) -> dict[str, Tensor | Places]:
     """The policy's inputs for a micro-batch."""
     arrays = {"token_ids": batch.token_ids, "positions": batch.positions, "ends": batch.ends}
     tensors = {name: torch.from_numpy(array).long().to(device) for name, array in arrays.items()}

@@ -7,7 +7,6 @@ log-probs.
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +41,7 @@ class TeacherScorer:
         self._device = torch.device("cuda" if gpu else "cpu")
         self._computing = asyncio.Lock()
         self._mistake = ""
-        self._policy: Any = None
+        self._policy: PackedPolicy
         try:
             self._policy = PackedPolicy(load_model(teacher, model)).to(self._device).eval()
             settle(self._policy, self._policy)

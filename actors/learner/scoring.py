@@ -5,7 +5,7 @@ values       outputs of the value head before the batch's first update
 reference    log-probs under the frozen model that the stage began with
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -21,9 +21,13 @@ from actors.learner.model.parity import Way
 from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
 from actors.learner.sequence.groups import SequenceGroup
 from actors.learner.zero import sharded_loading
+from coa.json_object import Json
 from coa.learning.algorithms.base import Needs, TokenTargets
 from coa.learning.packing import MicroBatch, micro_batch
 from coa.types import ENVIRONMENT, Sample
+
+Forward = Callable[..., Outputs]
+"""A policy, or what shards one, called with `to_tensors` of a micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class ScoredBatch:
 class Passes:
     """The scoring passes of one rank; every method is collective."""
 
-    def __init__(self, engine: Any, reference: Any, needs: Needs, device: torch.device) -> None:
+    def __init__(self, engine: Forward, reference: Forward | None, needs: Needs, device: torch.device) -> None:
         """`reference`: called like the engine; None if no reference is needed."""
         self._engine, self._reference, self._needs, self._device = engine, reference, needs, device
 
@@ -57,7 +61,7 @@ class Passes:
         `TokenTargets`."""
         proximal &= self._needs.proximal
         own = self._pass(self._engine, batches, most) if proximal or self._needs.values else []
-        reference = self._pass(self._reference, batches, most) if self._needs.reference else []
+        reference = [] if self._reference is None else self._pass(self._reference, batches, most)
         found: list[ScoredBatch] = []
         for index, batch in enumerate(batches):
             zeros = torch.zeros(len(batch.trained), device=self._device)
@@ -72,7 +76,7 @@ class Passes:
             found.append(ScoredBatch(batch, targets, own[index].logprobs if proximal else None))
         return found
 
-    def _pass(self, module: Any, batches: Sequence[MicroBatch], most: int) -> list[Outputs]:
+    def _pass(self, module: Forward, batches: Sequence[MicroBatch], most: int) -> list[Outputs]:
         with torch.no_grad():
             found = [module(**to_tensors(batch, self._device)) for batch in batches]
             for _ in range(most - len(batches)):  # with ZeRO-3 each forward pass is a collective
@@ -123,7 +127,7 @@ class Unadapted:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
-    def __call__(self, **inputs: Any) -> Outputs:
+    def __call__(self, **inputs: object) -> Outputs:
         with without_adapters(self._engine.module):
             return self._engine(**inputs)
 
@@ -131,14 +135,14 @@ class Unadapted:
 def load_reference(
     model_dir: Path,
     model: ModelConfig,
-    settings: dict[str, Any],
+    settings: Json,
     device: torch.device,
     *,
     temperature: float,
     logits_bytes: int,
     sequence: SequenceGroup | None,
     way: Way,
-) -> Any:
+) -> Forward:
     """Loads the model of `model_dir`, frozen; sharded over the ranks if `settings` are those of ZeRO-3. sequence: ranks
     that share rows. way: how the policy computes."""
     import deepspeed

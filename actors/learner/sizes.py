@@ -3,11 +3,14 @@ bytes)."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from actors.learner.config import ModelConfig
 from coa.errors import UserError
 from coa.planning.models import Architecture, architecture_of, published
+
+if TYPE_CHECKING:
+    import transformers
 
 SHARING = ("sdpa", "flash_attention_2", "flash_attention_3")
 """Attention kernels that support rows shared between ranks."""
@@ -76,13 +79,13 @@ def _new(model: ModelConfig) -> Architecture:
     return found
 
 
-def configuration_of(folder: Path) -> Any:
+def configuration_of(folder: Path) -> "transformers.PretrainedConfig":
     from transformers import AutoConfig
 
     return AutoConfig.from_pretrained(folder, local_files_only=True)
 
 
-def counted_on_meta(configuration: Any) -> Architecture:
+def counted_on_meta(configuration: "transformers.PretrainedConfig") -> Architecture:
     """Counts sizes on a meta-device model, for architectures that `coa.planning.models` does not cover. Raises
     UserError if it is not a causal language model."""
     import torch

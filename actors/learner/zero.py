@@ -4,11 +4,12 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch.distributed as dist
 
 from coa.errors import UserError
+from coa.json_object import Json
 from coa.pretrained.fit import causal_class
 from coa.pretrained.weights import stored_tensors
 
@@ -38,7 +39,7 @@ def join_process_group() -> None:
 def gather(value: T, *, alike: int = 1) -> list[T]:
     """Every rank's value, in the order of ranks; collective. alike: number of adjacent ranks with the same value, which
     is taken once."""
-    found: list[Any] = [None] * dist.get_world_size()
+    found = [value] * dist.get_world_size()
     dist.all_gather_object(found, value)
     return found[::alike]
 
@@ -55,7 +56,7 @@ def may_be_untied(folder: Path) -> bool:
 
 
 @contextmanager
-def sharded_loading(settings: dict[str, Any], folder: Path) -> Iterator[None]:
+def sharded_loading(settings: Json, folder: Path) -> Iterator[None]:
     """In the body, if the settings are those of stage 3, transformers shards each weight as it is read, so no rank ever
     holds a whole model. A model that only seems to be tied is loaded whole: transformers compares both tensors to find
     that out, and sharded ones are alike to it."""

@@ -16,7 +16,7 @@ def remove_left_groups() -> int:
     from ray.util.placement_group import PlacementGroup, remove_placement_group
 
     job = bytes.fromhex(ray.get_runtime_context().get_job_id())
-    accessor: Any = state._connect_and_get_accessor()
+    accessor = state._connect_and_get_accessor()
     left = 0
     for text in accessor.get_placement_group_table():
         group = PlacementGroupTableData.FromString(text)

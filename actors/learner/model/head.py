@@ -2,15 +2,18 @@
 and behind it, and a cap. Measured by the model's own forward pass, in which decoder and projection give known numbers,
 so that no name of a setting has to be known and no weight is read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from coa.errors import UserError
 from coa.pretrained.reading import reading
+
+if TYPE_CHECKING:
+    import transformers
 
 NEAR, FAR = 1e-3, 1e6
 """Values of a projection that a cap leaves as they are, and that it turns into the cap."""
@@ -32,19 +35,28 @@ class Scaling(NamedTuple):
         return scaled if self.cap is None else self.cap * torch.tanh(scaled / self.cap)
 
 
-def decoder_of(model: Any) -> Any:
-    """The module whose hidden states the output projection takes. Raises UserError for what is no causal language
-    model."""
+def decoder_of(model: "transformers.PreTrainedModel") -> nn.Module:
+    """The module whose hidden states the output projection takes."""
+    return _ends(model)[0]
+
+
+def head_of(model: "transformers.PreTrainedModel") -> nn.Module:
+    """The output projection."""
+    return _ends(model)[1]
+
+
+def _ends(model: "transformers.PreTrainedModel") -> tuple[nn.Module, nn.Module]:
+    """Decoder and output projection. Raises UserError for what is no causal language model."""
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     found = [model.get_decoder() if hasattr(model, "get_decoder") else None]
     found += [getattr(model, name, None) for name in ("base_model", "model", "transformer")]
     decoder = next((one for one in found if one is not None and one is not model and one is not head), None)
     if decoder is None or head is None:
         raise UserError(f"{type(model).__name__} has no decoder with an output projection: no causal language model")
-    return decoder
+    return decoder, head
 
 
-def scaling_of(model: Any) -> Scaling:
+def scaling_of(model: "transformers.PreTrainedModel") -> Scaling:
     """Raises UserError for a model that does something else with its logits."""
     config, kind = model.config.get_text_config(), type(model).__name__
     values = torch.linspace(-SPREAD, SPREAD, config.vocab_size)
@@ -65,19 +77,19 @@ def _plain(number: float) -> float:
     return short if abs(short - number) < ROUNDING * abs(number) else number
 
 
-def _logits(model: Any, values: Tensor, width: int) -> Tensor:
+def _logits(model: "transformers.PreTrainedModel", values: Tensor, width: int) -> Tensor:
     """The model's logits [V] where its projection gives `values` [V] for hidden states of 1."""
     device = model.device
 
-    def decoder(*_: Any, **__: Any) -> _Hidden:
+    def decoder(*_: object, **__: object) -> _Hidden:
         return _Hidden(torch.ones(1, 2, width, device=device))
 
-    def project(hidden: Tensor, *_: Any, **__: Any) -> Tensor:
+    def project(hidden: Tensor, *_: object, **__: object) -> Tensor:
         return hidden.float()[..., :1] * values.to(device)
 
     ids = torch.zeros(1, 2, dtype=torch.long, device=device)
     with ExitStack() as stack, torch.no_grad():
-        for module, forward in ((decoder_of(model), decoder), (model.get_output_embeddings(), project)):
+        for module, forward in ((decoder_of(model), decoder), (head_of(model), project)):
             stack.enter_context(_replaced(module, forward))
         return model(input_ids=ids, use_cache=False).logits[0, -1].float().cpu()
 
@@ -88,7 +100,7 @@ class _Hidden:
     def __init__(self, hidden: Tensor) -> None:
         self.last_hidden_state = hidden
 
-    def __getitem__(self, place: Any) -> Any:
+    def __getitem__(self, place: int | slice) -> Tensor | tuple[Tensor, ...]:
         return (self.last_hidden_state,)[place]
 
     def __getattr__(self, name: str) -> None:
@@ -96,7 +108,7 @@ class _Hidden:
 
 
 @contextmanager
-def _replaced(module: nn.Module, forward: Any) -> Iterator[None]:
+def _replaced(module: nn.Module, forward: Callable[..., object]) -> Iterator[None]:
     before = module.__dict__.get("forward")
     module.__dict__["forward"] = forward
     try:

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -12,11 +12,14 @@ from coa.errors import UserError
 from coa.pretrained.fit import NO_FIT, causal_class, difference
 from coa.pretrained.weights import WITH_ADAPTERS, few
 
+if TYPE_CHECKING:
+    import transformers
+
 DROPOUT = re.compile(r".*(dropout|_pdrop|layerdrop).*")
 """Names of the attributes that hold a rate of dropout."""
 
 
-def load_model(path: Path | str, config: ModelConfig) -> Any:
+def load_model(path: Path | str, config: ModelConfig) -> "transformers.PreTrainedModel":
     """Loads a pretrained causal language model and removes dropout; raises UserError if there is no such model, if
     adapters are beside it, and if a tensor of it is missing, is left over or has another shape: transformers would
     train such a tensor from random numbers."""
@@ -60,20 +63,26 @@ def attention_of(path: Path | str, asked: str) -> str:
     return asked if found is None or found._supports_sdpa else "eager"
 
 
-def tied(model: Any) -> bool:
+def attention_in(config: "transformers.PretrainedConfig") -> str:
+    """The attention of the model that has this configuration: transformers writes its choice there."""
+    found: Any = config._attn_implementation  # annotated as one that may be None, which a model's own never is
+    return found
+
+
+def tied(model: "transformers.PreTrainedModel") -> bool:
     """Whether the output projection is the embeddings' weight."""
     projection = model.get_output_embeddings()
     return projection is not None and projection.weight is model.get_input_embeddings().weight
 
 
-def note_tie(model: Any) -> None:
+def note_tie(model: "transformers.PreTrainedModel") -> None:
     """Makes the configuration say whether the output projection is tied. If it ties, and the files hold a projection of
     other values, transformers takes these, and whoever loads the model again would have to find that out."""
     if not tied(model):
         model.config.tie_word_embeddings = model.config.get_text_config().tie_word_embeddings = False
 
 
-def shared(model: Any) -> list[str]:
+def shared(model: "transformers.PreTrainedModel") -> list[str]:
     """Names of parameters that have more than one, but for a tied output projection's."""
     ends = (model.get_input_embeddings(), model.get_output_embeddings()) if tied(model) else ()
     allowed = {f"{name}.weight" for name, module in model.named_modules() if any(module is end for end in ends)}
@@ -83,8 +92,7 @@ def shared(model: Any) -> list[str]:
 
 def remove_dropout(model: nn.Module) -> None:
     """Disables dropout, so that a token's log-prob is the same in every pass and in the engine that sampled it."""
-    modules: Any = model.modules()
-    for module in modules:
+    for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
         for name, value in vars(module).items():

@@ -1,15 +1,15 @@
 """Checks, on a tiny copy of a model, that what is written is what was trained: weights that are saved and published,
 with adapters merged, give plain transformers the same log-probs."""
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from actors.learner.config import LoraConfig
 from actors.learner.lora import add_adapters
+from actors.learner.model.load import attention_in
 from actors.learner.model.names import written_sources
 from actors.learner.model.parity import BOUNDS, Copied, distance, loaded, sample_sequences, tiny_copy, ways_of
 from actors.weights.parts import DTYPES, ModelParts
@@ -18,15 +18,20 @@ from coa.learning.samples import all_trained
 from coa.pretrained.fit import causal_class
 from coa.pretrained.reading import quiet, reading
 
+if TYPE_CHECKING:
+    import transformers
+
+    from actors.learner.policy import PackedPolicy
+
 CHANGE = 0.1
 """Standard deviation of the adapters' second matrices."""
 BUCKET_BYTES = 1 << 20
 
 
 @lru_cache(maxsize=64)
-def check_written(copied: Copied, lora: LoraConfig, unused: frozenset[str], make: Callable[..., Any]) -> None:
+def check_written(copied: Copied, lora: LoraConfig, unused: frozenset[str], make: "type[PackedPolicy]") -> None:
     """Raises UserError if the weights are not those that were trained. make: a policy from a model."""
-    model: Any = tiny_copy(copied.config, copied.attention)
+    model = tiny_copy(copied.config, copied.attention)
     # transformers turns back those names that it has turned while it loaded, and a copy comes under its own: without
     # that record it is written under the hub's names, as what came from a file of the hub is.
     vars(model).pop("_weight_conversions", None)
@@ -51,7 +56,7 @@ def check_written(copied: Copied, lora: LoraConfig, unused: frozenset[str], make
         raise UserError(f"{kind} can't be trained here: {what} it is {apart:.2g} nats from what was trained")
 
 
-def reloaded(model: Any) -> Any:
+def reloaded(model: "transformers.PreTrainedModel") -> "transformers.PreTrainedModel":
     """The model that transformers makes of the weights that are written."""
     parts = ModelParts(written_sources(model), sharded=False, bucket_bytes=BUCKET_BYTES)
     flat = torch.cat([torch.from_numpy(piece.copy()) for _, piece in parts.pieces()])
@@ -61,4 +66,4 @@ def reloaded(model: Any) -> Any:
         return flat[start:stop].clone().view(types[dtype]).view(shape)
 
     weights = {one.name: tensor(one.start, one.stop, one.dtype, one.shape) for one in parts.layout.tensors}
-    return loaded(causal_class(model.config), model.config, weights, model.config._attn_implementation)
+    return loaded(causal_class(model.config), model.config, weights, attention_in(model.config))

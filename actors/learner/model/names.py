@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,19 +19,22 @@ from actors.learner.lora import Source, sources
 from actors.weights.parts import shape_of
 from coa.pretrained.reading import reading
 
+if TYPE_CHECKING:
+    import transformers
+
 TRACED = 12
 """Most elements of a dimension behind the first that are traced: divisible by the numbers of parts that are usual."""
 Pieces = tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def written_sources(model: Any) -> list[Source]:
+def written_sources(model: "transformers.PreTrainedModel") -> list[Source]:
     """Every weight and saved buffer of the merged model, as the hub's files have them."""
     found = list(sources(model))
     pieces = pieces_of(model, {one.name: shape_of(one.parameters[0]) for one in found})
     return [replace(one, pieces=pieces.get(one.name, ())) for one in found]
 
 
-def pieces_of(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Pieces]:
+def pieces_of(model: "transformers.PreTrainedModel", shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Pieces]:
     """For weights that have other names in a file: names and shapes there, in the order of their elements. Raises
     UserError if transformers can't turn its names back."""
     numbered, starts = _numbered(shapes)
@@ -67,7 +70,7 @@ def _numbered(shapes: Mapping[str, tuple[int, ...]]) -> tuple[dict[str, Tensor],
     }, starts
 
 
-def _reverted(model: Any, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _reverted(model: "transformers.PreTrainedModel", tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     from transformers.core_model_loading import revert_weight_conversion
 
     return revert_weight_conversion(model, dict(tensors))

@@ -1,6 +1,6 @@
 """A new model of the Qwen3 architecture, with random weights."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from tokenizers import Tokenizer
@@ -9,8 +9,11 @@ from actors.learner.config import ModelConfig
 from coa.agent.grammar import TAGS, Kind
 from coa.agent.tokenizer import END, PAD
 
+if TYPE_CHECKING:
+    import transformers
 
-def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> Any:
+
+def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> "transformers.Qwen3ForCausalLM":
     """A Qwen3 model with random weights and an output projection of its own, for a tokenizer made by
     `coa.agent.tokenizer`. config: with `max_positions`."""
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,12 @@ from coa.learning.samples import all_trained
 from coa.pretrained.fit import causal_class, difference
 from coa.pretrained.reading import quiet, reading
 from coa.pretrained.shrink import shrunk
-from coa.types import Sample, Tokens
+from coa.types import Tokens
+
+if TYPE_CHECKING:
+    import transformers
+
+    from actors.learner.policy import PackedPolicy
 
 LENGTHS = (5, 21, 11)
 """Tokens of the sequences that are compared. The second is beyond the windows of a tiny copy."""
@@ -58,20 +63,6 @@ def ways_of(attention: str) -> tuple[Way, ...]:
     return packed, *(Way(name, packed=False) for name in dict.fromkeys((attention, "eager")))
 
 
-class Comparable(Protocol):
-    """A policy."""
-
-    model: Any
-    ways: tuple[Way, ...]
-    masked_tokens: int
-
-    def take(self, way: Way) -> None: ...
-
-    def plain(self, token_ids: Tensor) -> Tensor: ...
-
-    def compared(self, samples: Sequence[Sample], run: Callable[..., Any]) -> list[Tensor]: ...
-
-
 @dataclass(frozen=True)
 class Parity:
     """What a comparison found."""
@@ -90,7 +81,7 @@ class Parity:
         return f"{self.way}: {self.apart:.2g} nats from the model's own pass{others}"
 
 
-def settle(policy: Comparable, run: Any, worst: Callable[[float], float] = float) -> Parity:
+def settle(policy: "PackedPolicy", run: nn.Module, worst: Callable[[float], float] = float) -> Parity:
     """Makes the policy compute by the first of its ways that agrees with its model; raises UserError if none does.
 
     run: calls the policy, by itself or in what shards it, and is collective if that is. worst: the largest of a number
@@ -116,13 +107,13 @@ def settle(policy: Comparable, run: Any, worst: Callable[[float], float] = float
     )
 
 
-def sample_sequences(config: Any) -> list[Tokens]:
+def sample_sequences(config: "transformers.PretrainedConfig") -> list[Tokens]:
     """The sequences that are compared, the same each time."""
     usual, rng = usual_tokens(config), np.random.default_rng(0)
     return [rng.choice(usual, size).astype(np.int32) for size in LENGTHS]
 
 
-def usual_tokens(config: Any) -> NDArray[np.int64]:
+def usual_tokens(config: "transformers.PretrainedConfig") -> NDArray[np.int64]:
     """The vocabulary without the tokens that the configuration gives a meaning to."""
     text = config.get_text_config()
     trees = [part.to_dict() for part in (config, text)]
@@ -131,7 +122,9 @@ def usual_tokens(config: Any) -> NDArray[np.int64]:
     return np.setdiff1d(np.arange(text.vocab_size), flat)
 
 
-def _apart(policy: Comparable, way: Way, run: Any, sequences: Sequence[Tokens], plain: Sequence[Tensor]) -> float:
+def _apart(
+    policy: "PackedPolicy", way: Way, run: nn.Module, sequences: Sequence[Tokens], plain: Sequence[Tensor]
+) -> float:
     """Nats between the log-probs by a way, in each form that its rows have, and the plain ones; infinite where the
     model can't compute that way."""
     samples = [all_trained(one) for one in sequences]
@@ -164,17 +157,17 @@ class Copied:
     described: str
     """The whole configuration, as text."""
     attention: str
-    config: Any = field(compare=False)
+    config: "transformers.PretrainedConfig" = field(compare=False)
 
     @classmethod
-    def of(cls, config: Any, attention: str) -> "Copied":
+    def of(cls, config: "transformers.PretrainedConfig", attention: str) -> "Copied":
         """attention: of the model. Kernels for GPUs are compared with the model itself."""
         described = f"{type(config)} {config.to_json_string(use_diff=False)}"
         return cls(described, "eager" if attention == "eager" else "sdpa", config)
 
 
 @lru_cache(maxsize=64)
-def settled_copy(copied: Copied, make: Callable[..., Any]) -> Parity | None:
+def settled_copy(copied: Copied, make: "type[PackedPolicy]") -> Parity | None:
     """How a tiny copy of the model agrees with itself; None if no copy can be made that runs. make: a policy from a
     model. Raises UserError if it does not agree in any way, or its gradients don't."""
     attention, kind = copied.attention, copied.config.model_type
@@ -197,18 +190,17 @@ def settled_copy(copied: Copied, make: Callable[..., Any]) -> Parity | None:
     return found
 
 
-def unlike_linear(policy: Any) -> frozenset[str]:
+def unlike_linear(policy: "PackedPolicy") -> frozenset[str]:
     """Modules that the model's own pass does not use as linear layers (`Parity.unused`)."""
     linear: set[str] = set()
     named = list(policy.model.named_modules())
 
-    def note(name: str, module: Any, inputs: Any, output: Any) -> None:
-        weight: Any = getattr(module, "weight", None)
-        tensors = all(isinstance(one, Tensor) for one in (output, weight, *inputs[:1]))
-        if tensors and inputs and weight.dim() == 2:
-            matrix = weight if isinstance(module, nn.Linear) else weight.T
-            if inputs[0].shape[-1] == matrix.shape[1] and output.shape == (*inputs[0].shape[:-1], len(matrix)):
-                linear.add(numberless(name))
+    def note(name: str, module: nn.Module, inputs: tuple[object, ...], output: object) -> None:
+        match (*inputs[:1], output, getattr(module, "weight", None)):
+            case (Tensor() as given, Tensor() as found, Tensor() as weight) if weight.dim() == 2:
+                matrix = weight if isinstance(module, nn.Linear) else weight.T
+                if given.shape[-1] == matrix.shape[1] and found.shape == (*given.shape[:-1], len(matrix)):
+                    linear.add(numberless(name))
 
     hooks = [
         module.register_forward_hook(lambda module, inputs, output, name=name: note(name, module, inputs, output))
@@ -227,7 +219,7 @@ def numberless(name: str) -> str:
     return re.sub(r"\.\d+(?=\.|$)", ".*", name)
 
 
-def gradients_apart(policy: Any) -> tuple[str, float]:
+def gradients_apart(policy: "PackedPolicy") -> tuple[str, float]:
     """The parameter whose gradient differs most between the policy's way and the plain pass, and by how much, as a
     share of the largest number in that gradient."""
     sequences = sample_sequences(policy.model.config)
@@ -250,7 +242,7 @@ def gradients_apart(policy: Any) -> tuple[str, float]:
     return max(apart.items(), key=lambda one: one[1])
 
 
-def tiny_copy(config: Any, attention: str) -> Any:
+def tiny_copy(config: "transformers.PretrainedConfig", attention: str) -> "transformers.PreTrainedModel":
     """A model of the same family, of random weights that are the same each time, as transformers loads it; on the CPU,
     in float32."""
     small = shrunk(config)
@@ -271,7 +263,9 @@ def tiny_copy(config: Any, attention: str) -> Any:
             return loaded(kind, small, weights, attention)
 
 
-def loaded(kind: Any, config: Any, weights: dict[str, Tensor], attention: str) -> Any:
+def loaded(
+    kind: Any, config: "transformers.PretrainedConfig", weights: dict[str, Tensor], attention: str
+) -> "transformers.PreTrainedModel":
     """The model that transformers makes of weights; raises ValueError if they are not all of its weights, or more."""
     model, loading = kind.from_pretrained(
         None,

@@ -11,7 +11,7 @@ repeated, as grouped-query attention would do anyway.
 import math
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -22,6 +22,9 @@ from actors.learner.sizes import check_sequence_parallel
 from coa.errors import UserError
 from coa.pretrained.positions import kind_of, rotations
 
+if TYPE_CHECKING:
+    import transformers
+
 SHARED = "coa_shared"
 """Name under which transformers knows `shared_attention`. It has no mask function there, so no mask is made for it."""
 ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
@@ -30,7 +33,7 @@ ROTATIONS = {"dynamic", "longrope"}
 """Kinds of rotary embeddings that depend on the maximum position in a call of the model."""
 
 
-def share(model: Any, attention: str, size: int) -> None:
+def share(model: "transformers.PreTrainedModel", attention: str, size: int) -> None:
     """Makes a transformers model attend over the slices of `size` ranks, with `attention` for its share of the heads.
     Raises UserError if the model does not support this."""
     from transformers import AttentionInterface
@@ -43,7 +46,7 @@ def share(model: Any, attention: str, size: int) -> None:
         raise UserError(f"learner.sequence_parallel is {size}, and {type(model).__name__} has {why}: expected 1")
 
 
-def _hindrances(model: Any, config: Any) -> Iterator[str]:
+def _hindrances(model: "transformers.PreTrainedModel", config: "transformers.PretrainedConfig") -> Iterator[str]:
     if config._attn_implementation != SHARED:
         yield "attention of its own"
     layers: list[str] = getattr(config, "layer_types", None) or []
@@ -63,7 +66,7 @@ def shared_attention(
     attention_mask: Tensor | None,
     sequence: SequenceGroup,
     attention: str,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> tuple[Tensor, None]:
     """Attention over the whole line. Inputs [1, heads, N / S, D] of this rank's slice; returns [1, N / S, heads, D].
     Collective.
@@ -101,7 +104,7 @@ def to_slices(sequence: SequenceGroup, found: Tensor) -> Tensor:
     return parts.transpose(0, 1).reshape(1, tokens // sequence.size, sequence.size * heads, width)
 
 
-def _attention(name: str) -> Callable[..., tuple[Tensor, Any]]:
+def _attention(name: str) -> Callable[..., tuple[Tensor, object]]:
     if name == "sdpa":
         return branched_attention
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -109,7 +112,7 @@ def _attention(name: str) -> Callable[..., tuple[Tensor, Any]]:
     return ALL_ATTENTION_FUNCTIONS[name]
 
 
-def _module_view(module: Any, attention: str, query: Tensor, key: Tensor) -> Any:
+def _module_view(module: torch.nn.Module, attention: str, query: Tensor, key: Tensor) -> SimpleNamespace:
     """The module attributes that attention functions read, for this rank's share of the heads."""
     return SimpleNamespace(
         num_key_value_groups=query.shape[1] // key.shape[1],

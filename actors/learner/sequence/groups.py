@@ -21,7 +21,7 @@ class SequenceGroup:
     size: int
     position: int
     """Index of this rank in the group."""
-    handle: Any
+    handle: object
     """The group's process group."""
 
     def slice_of(self, line: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def padded(line: Sequence[Tensor], size: int) -> list[Tensor]:
 
 class _Exchanged(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, parts: Tensor, handle: Any) -> Tensor:
+    def forward(ctx: Any, parts: Tensor, handle: object) -> Tensor:
         ctx.handle = handle
         return _swapped(parts, handle)
 
@@ -91,7 +91,7 @@ class _Gathered(torch.autograd.Function):
         return gradients[0][:, ctx.own], None, None
 
 
-def _swapped(parts: Tensor, handle: Any) -> Tensor:
+def _swapped(parts: Tensor, handle: object) -> Tensor:
     parts = parts.contiguous()
     found = torch.empty_like(parts)
     dist.all_to_all_single(found, parts, group=handle)

@@ -1,6 +1,7 @@
 """Checkpoints that are written beside training: tried again whole, and waited for no longer than other ranks wait."""
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,11 @@ class Failing:
         return self._inner.open_output_stream(path)
 
 
+def learner_with(state: Mapping[str, object]) -> Any:
+    """A learner whose state is this."""
+    return SimpleNamespace(snapshot=lambda: Snapshot(dict(state)))
+
+
 @pytest.fixture
 def disk() -> Failing:
     return Failing(1)
@@ -55,10 +61,10 @@ def uploads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, disk: Failing) -> l
 
 def test_an_upload_that_is_tried_again_writes_everything_again(uploads: list[Any], tmp_path: Path) -> None:
     state = {"state/weights.pt": torch.arange(5)}
-    learner, writer = SimpleNamespace(snapshot=lambda: Snapshot(dict(state))), Writer(start=1)
+    writer = Writer(start=1)
     there_when_asked: list[bool] = []
     progress = tmp_path / "kept" / PROGRESS
-    writer.write(learner, 3, "progress", lambda: there_when_asked.append(progress.exists()))
+    writer.write(learner_with(state), 3, "progress", lambda: there_when_asked.append(progress.exists()))
     [upload] = uploads
     with pytest.raises(OSError, match="try again"):
         upload(None, "kept")
@@ -76,7 +82,7 @@ def test_a_checkpoint_is_named_by_its_step_and_by_the_start_that_wrote_it(
     named: list[str] = []
     monkeypatch.setattr(ray.train, "report", lambda *_, checkpoint_dir_name, **__: named.append(checkpoint_dir_name))
     for start, version in ((1, 30), (2, 30), (10, 120)):
-        Writer(start).write(SimpleNamespace(snapshot=lambda: Snapshot({})), version, None)
+        Writer(start).write(learner_with({}), version, None)
     assert named == ["checkpoint_00000030_0001", "checkpoint_00000030_0002", "checkpoint_00000120_0010"]
 
 
@@ -121,7 +127,7 @@ def test_a_rank_that_waits_for_its_checkpoint_says_so_before_others_give_it_up(
     disk.failures = 0
     assert LearnerConfig().collective_s > checkpoint.WRITE_S
     writer = Writer(start=1)
-    writer.write(SimpleNamespace(snapshot=lambda: Snapshot({})), 3, None)
+    writer.write(learner_with({}), 3, None)
     monkeypatch.setattr(checkpoint, "WRITE_S", 0.01)
     with pytest.raises(InfrastructureError, match=r"not written within 0\.01 s"):
         writer.wait()

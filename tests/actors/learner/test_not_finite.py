@@ -108,7 +108,7 @@ def test_an_update_with_a_sample_that_is_not_finite_changes_nothing_and_names_it
 
 def test_what_the_learner_computes_is_named_where_it_first_is_not_finite(model: Path, one_rank: None) -> None:
     learner = learner_of(model)
-    reference = learner._passes._reference
+    reference: Any = learner._passes._reference
     assert learner.policy.value_head is not None
     for parameter, kind in (
         (learner.policy.model.model.norm.weight, "log-probs of the policy"),

@@ -212,7 +212,7 @@ def test_the_temperature_divides_the_logits_and_the_entropy_is_the_distributions
 
 def test_a_token_that_samples_share_and_train_is_predicted_once() -> None:
     batch = micro_batch([[alone(5, 6, 7), alone(5, 6, 8)], [alone(5, 9)]])
-    places = to_tensors(batch, torch.device("cpu"))["places"]
+    places: Any = to_tensors(batch, torch.device("cpu"))["places"]
     assert places.real.tolist() == [0, 1, 2, 3, 4, 5]
     assert places.predictors.tolist() == [0, 1, 1, 4]
     assert places.chosen.tolist() == [6, 7, 8, 9]
@@ -237,7 +237,7 @@ def alone(*token_ids: int) -> Sample:
 
 def test_flash_attention_is_told_where_the_samples_of_a_line_are() -> None:
     none = np.zeros(0, np.int64)
-    told = varlen_arguments(Line([Branch(none, tokens) for tokens in (3, 1, 2)], torch.device("cpu")))
+    told: Any = varlen_arguments(Line([Branch(none, tokens) for tokens in (3, 1, 2)], torch.device("cpu")))
     assert told["cu_seq_lens_q"].tolist() == told["cu_seq_lens_k"].tolist() == [0, 3, 4, 6]
     assert told["cu_seq_lens_q"].dtype is torch.int32
     assert told["max_length_q"] == told["max_length_k"] == 3
@@ -289,7 +289,7 @@ def test_layers_that_carry_a_state_get_one_sample_at_a_time() -> None:
 def test_tied_embeddings_stay_tied(tmp_path: Path) -> None:
     tied = make(QWEN2)
     tied.save_pretrained(tmp_path / "tied")
-    model = load_model(tmp_path / "tied", ModelConfig())
+    model: Any = load_model(tmp_path / "tied", ModelConfig())
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     with torch.no_grad():
         assert all(torch.equal(plain(model, sample), plain(tied, sample)) for sample in samples())
@@ -297,7 +297,7 @@ def test_tied_embeddings_stay_tied(tmp_path: Path) -> None:
     names = {source.name for source in sources(model)}
     model.save_pretrained(tmp_path / "again")
     assert load_file(tmp_path / "again" / "model.safetensors").keys() == names
-    again = load_model(tmp_path / "again", ModelConfig())
+    again: Any = load_model(tmp_path / "again", ModelConfig())
     assert again.config.tie_word_embeddings
     assert again.get_output_embeddings().weight is again.get_input_embeddings().weight
     assert torch.equal(again.get_input_embeddings().weight, tied.get_input_embeddings().weight + 1.0)

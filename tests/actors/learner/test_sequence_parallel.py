@@ -178,7 +178,7 @@ def test_flash_attention_is_told_of_the_whole_row_and_of_this_ranks_heads(
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", kernel)
     model: Any = AutoModelForCausalLM.from_config(LlamaConfig(**SIZES), attn_implementation="sdpa")
     rng = np.random.default_rng(0)
-    inputs = to_tensors(micro_batch([[random_sample(rng, 300) for _ in range(3)]]), torch.device("cpu"))
+    inputs: Any = to_tensors(micro_batch([[random_sample(rng, 300) for _ in range(3)]]), torch.device("cpu"))
     with torch.no_grad():
         expected = PackedPolicy(model)(**inputs)
         model.config._attn_implementation_internal = "flash_attention_2"

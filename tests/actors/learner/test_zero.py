@@ -55,7 +55,7 @@ def test_rotary_frequencies_stay_float32_in_the_policy_and_in_the_reference(
     stage: int, model: Path, one_rank: None
 ) -> None:
     learner = Learner(model, BFLOAT16, RlLearnerConfig(zero_stage=stage, threads=1), steps=1, objective=KL)
-    reference = learner._passes._reference
+    reference: Any = learner._passes._reference
     exact = 1.0 / THETA ** (torch.arange(0, HEAD_DIM, 2).float() / HEAD_DIM)
     for policy in (learner.policy, reference.module if stage == 3 else reference):
         assert next(policy.parameters()).dtype == torch.bfloat16
