@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,12 @@ from coa.agent.journal import Said
 from coa.errors import InfrastructureError
 from coa.learning.weights import Weights
 from coa.types import Floats, Tokens
+
+if TYPE_CHECKING:
+    import vllm.logprobs
+    import vllm.outputs
+    import vllm.v1.engine.output_processor
+    from vllm.v1.engine.async_llm import AsyncLLM
 
 SLACK = 4
 """Multiple of the expected time after which an answer of the core is late."""
@@ -58,7 +64,7 @@ class PolicyAdapter:
         """`max_tokens`: maximum length of an episode. `tag_tokens`: ids of the tokens that are tags. `measured`:
         whether vLLM records its metrics in this process's Prometheus registry. `gpus`: reserved for the engine."""
         self._config = config
-        self._llm: Any = start_llm(
+        self._llm = start_llm(
             model_dir, config, max_tokens=max_tokens, tag_tokens=tag_tokens, measured=measured, gpus=gpus
         )
         self._requests = itertools.count()
@@ -85,18 +91,20 @@ class PolicyAdapter:
         processor = self._llm.output_processor
         process = processor.process_outputs
 
-        def count(outputs: Any, *rest: Any, **named: Any) -> Any:
-            self._prefill.stepped(map(computed_tokens, outputs))
-            for output in outputs:
+        def count(
+            engine_core_outputs: "list[vllm.v1.engine.EngineCoreOutput]", *rest: Any, **named: Any
+        ) -> "vllm.v1.engine.output_processor.OutputProcessorOutput":
+            self._prefill.stepped(map(computed_tokens, engine_core_outputs))
+            for output in engine_core_outputs:
                 self.tokens += len(output.new_token_ids)
                 # vLLM adds a hyphen and eight characters to the name that a request is given.
                 self._contexts.step(output.request_id[:-9], output)
-            return process(outputs, *rest, **named)
+            return process(engine_core_outputs, *rest, **named)
 
         processor.process_outputs = count
 
     @property
-    def llm(self) -> Any:
+    def llm(self) -> "AsyncLLM":
         """vLLM's AsyncLLM, for the request handlers of vLLM's server."""
         return self._llm
 
@@ -209,7 +217,7 @@ class PolicyAdapter:
         name = str(next(self._requests))
         unheard: list[int] = []
         salt = cache.key(self._config.kv_on_update, self.syncs)
-        request = {"prompt_token_ids": [*ask.prompt.tolist(), *begun], "cache_salt": salt}
+        request: vllm.TokensPrompt = {"prompt_token_ids": [*ask.prompt.tolist(), *begun], "cache_salt": salt}
         token_ids: list[int] = []
         logprobs: list[float] = []
         output: Any = None
@@ -256,13 +264,17 @@ class PolicyAdapter:
         name = f"probe-{next(self._requests)}"
         if not self.requests:
             self._prefill.begin()
-        request = {"prompt_token_ids": ids, "cache_salt": name}
+        request: vllm.TokensPrompt = {"prompt_token_ids": ids, "cache_salt": name}
         with self._alive():
-            [final] = [answer async for answer in self._llm.generate(request, params, name, priority=FIRST)]
+            # That log-probs were asked for is more than vLLM's types say.
+            answers: list[Any] = [one async for one in self._llm.generate(request, params, name, priority=FIRST)]
+        [final] = answers
         found = [entry[token].logprob for token, entry in zip(ids[1:], final.prompt_logprobs[1:], strict=True)]
         return np.asarray(found, np.float32)
 
-    async def _outputs(self, request: dict[str, Any], params: Any, name: str, priority: int) -> AsyncIterator[Any]:
+    async def _outputs(
+        self, request: "vllm.TokensPrompt", params: "vllm.SamplingParams", name: str, priority: int
+    ) -> AsyncIterator[Any]:
         with self._alive():
             async for answer in self._llm.generate(request, params, name, priority=priority):
                 yield answer.outputs[0]
@@ -293,7 +305,7 @@ class PolicyAdapter:
         self.limits.pause(paused)
 
 
-def _params_of(ask: Ask, sampling: SamplingConfig, stops: Stops, seed: int, *, stream: bool) -> Any:
+def _params_of(ask: Ask, sampling: SamplingConfig, stops: Stops, seed: int, *, stream: bool) -> "vllm.SamplingParams":
     from vllm.sampling_params import StructuredOutputsParams
 
     if ask.constraint is None:
@@ -309,7 +321,7 @@ def _params_of(ask: Ask, sampling: SamplingConfig, stops: Stops, seed: int, *, s
 
 
 @lru_cache(64)
-def _turn_params(sampling: SamplingConfig, stops: Stops, stream: bool) -> Any:
+def _turn_params(sampling: SamplingConfig, stops: Stops, stream: bool) -> "vllm.SamplingParams":
     """vLLM's sampling parameters of a turn, without its seed, maximum length and grammar."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -329,7 +341,7 @@ def _turn_params(sampling: SamplingConfig, stops: Stops, stream: bool) -> Any:
     )
 
 
-def _flat(logprobs: Any, count: int) -> list[float]:
+def _flat(logprobs: "vllm.logprobs.FlatLogprobs", count: int) -> list[float]:
     """The log-prob of the sampled token at each position, from vLLM's flat format."""
     return [logprobs.logprobs[logprobs.start_indices[i]] for i in range(count)]
 
@@ -338,7 +350,7 @@ def _unknown(token_ids: Sequence[int]) -> Floats:
     return np.full(len(token_ids), np.nan, np.float32)
 
 
-def _runs(spans: Any, count: int, begun: int = 0) -> tuple[tuple[int, int], ...]:
+def _runs(spans: "Sequence[vllm.outputs.WeightVersionSpan]", count: int, begun: int = 0) -> tuple[tuple[int, int], ...]:
     """(version, tokens) for each of vLLM's version spans; the last span may reach beyond the tokens that are kept.
     begun: number of tokens before, which are added to the first span."""
     runs = [(int(span.version), min(span.end, count) - span.start) for span in spans]

@@ -5,7 +5,8 @@ A value of None is resolved for the device (`actors.rollout.device`).
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+
+from coa.json_object import Json
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class EngineConfig:
     """What happens to the KV cache of episodes under way when new weights are loaded. recompute recomputes it, so that
     log-probs are exactly those of the weight version that sampled. keep is faster, with log-probs of no single
     version."""
-    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
+    arguments: Json = field(default_factory=Json)
     """Further arguments of vLLM's engine, passed on as they are: fields of its `AsyncEngineArgs`, such as
     `{attention_backend: FLASH_ATTN}`. Those that other settings determine are refused."""
     probe_tolerance: float = 1e-4

@@ -4,10 +4,13 @@ It is counted from the outputs of each step, as vLLM's own statistics cost more 
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from actors.messages import CacheStats
 from actors.rollout.config import KvOnUpdate
+
+if TYPE_CHECKING:
+    import vllm.v1.engine
 
 QUEUED, PREEMPTED = 1, 3
 """Types of vLLM's events (`vllm.v1.engine.EngineCoreEventType`): this request was preempted before this output; some
@@ -69,9 +72,9 @@ class Contexts:
         """unheard: gets the tokens as they come, for a caller that is told them only if the request is cut off."""
         self._requests[name] = _Request(cache, prompt, unheard)
 
-    def step(self, name: str, output: Any) -> None:
+    def step(self, name: str, output: "vllm.v1.engine.EngineCoreOutput") -> None:
         """Takes a step's output of a request: vLLM's EngineCoreOutput."""
-        events = [event.type for event in output.events or ()]
+        events: list[int] = [event.type for event in output.events or ()]
         if PREEMPTED in events:
             self.stats += CacheStats(preemptions=events.count(PREEMPTED))
         if (request := self._requests.get(name)) is None:

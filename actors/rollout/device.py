@@ -6,14 +6,19 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from actors.rollout.config import EngineConfig
 from actors.rollout.leftovers import own_place
 from actors.weights.host import BACKEND, WORKER
 from coa.builds import FOR_GPUS
 from coa.errors import UserError
+from coa.json_object import Json, JsonView
 from coa.planning.memory import PREFILL_TOKENS
+
+if TYPE_CHECKING:
+    from vllm import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
 
 IN_CORE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """The executor whose worker runs in the core's process. A separate worker process would double the start time and add a
@@ -71,10 +76,10 @@ def preloaded(libraries: Path, variables: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int, gpus: float) -> dict[str, Any]:
+def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int, gpus: float) -> Json:
     """AsyncEngineArgs by the recipe and the device; vLLM chooses those that are left out. gpus: reserved for the
     engine; with none of them, vLLM's build for GPUs takes as little as possible of the first one."""
-    chosen: dict[str, Any] = {
+    chosen: Json = {
         **COMMON,
         "dtype": config.dtype,
         "max_model_len": max_tokens,
@@ -128,7 +133,7 @@ def start_llm(
     tag_tokens: frozenset[int],
     measured: bool = False,
     gpus: float = 0.0,
-) -> Any:
+) -> "AsyncLLM":
     """AsyncLLM, set up so that a request's tokens don't depend on the other requests in its batch.
 
     `max_tokens`: maximum length of an episode. `tag_tokens`: ids of the tokens that are tags. `measured`: whether vLLM
@@ -153,7 +158,7 @@ def start_llm(
         return AsyncLLM.from_engine_args(engine_args({**fixed, **given, **config.arguments}, cpu=cpu))
 
 
-def engine_args(given: Mapping[str, Any], *, cpu: bool) -> Any:
+def engine_args(given: JsonView, *, cpu: bool) -> "AsyncEngineArgs":
     """AsyncEngineArgs of what is given, without a cache of prefixes where vLLM would refuse one."""
     from vllm import AsyncEngineArgs
     from vllm.config import WeightTransferConfig
@@ -164,7 +169,7 @@ def engine_args(given: Mapping[str, Any], *, cpu: bool) -> Any:
     return chosen
 
 
-def carries_state(chosen: Any) -> bool:
+def carries_state(chosen: "AsyncEngineArgs") -> bool:
     """Whether layers of the model carry a state from token to token: vLLM keeps states for prefixes only where it may
     split a prefill. chosen: AsyncEngineArgs."""
     model = chosen.create_model_config()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from actors.rollout.structured_outputs import make_exact, write_by_pieces
 from coa.agent.codec import Codec, read_tokenizer
 from coa.agent.episode import well_formed_turn
 from coa.agent.grammar import START, TAGS, THINK, Chain, Form, Kind, Profile, Span, parse, render
+
+if TYPE_CHECKING:
+    import xgrammar
 
 TURNS = 32
 """Maximum turns of a profile that are tried."""
@@ -38,7 +41,7 @@ _TEXTS = {
 class Grammars:
     """Compiles grammars for a tokenizer. `ends`: the tokens that end a turn. `rows`: of the model's output."""
 
-    compiler: Any
+    compiler: "xgrammar.GrammarCompiler"
     codec: Codec
     ends: tuple[int, ...]
     rows: int
@@ -55,7 +58,7 @@ class Grammars:
 class Matcher:
     """The state of a turn under a grammar."""
 
-    def __init__(self, matcher: Any, grammars: Grammars) -> None:
+    def __init__(self, matcher: "xgrammar.GrammarMatcher", grammars: Grammars) -> None:
         import xgrammar
 
         self.accept = matcher.accept_token

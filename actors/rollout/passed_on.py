@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coa.errors import UserError
+
+if TYPE_CHECKING:
+    from vllm import AsyncEngineArgs
 
 SETTINGS = {
     "model": "model.path",
@@ -32,7 +35,7 @@ FIXED = {
 """Arguments of vLLM that have to be as they are, and why."""
 
 
-def check_arguments(arguments: Mapping[str, Any]) -> None:
+def check_arguments(arguments: Mapping[str, object]) -> None:
     """Raises UserError for an argument that the product sets, or that vLLM's engine does not have."""
     for name in arguments:
         if name in SETTINGS:
@@ -52,7 +55,7 @@ def _like(name: str, known: list[str]) -> str:
     return f": is {near[0]} meant ?" if near else ""
 
 
-def _arguments_of_vllm() -> Any:
+def _arguments_of_vllm() -> "type[AsyncEngineArgs]":
     from vllm import AsyncEngineArgs  # takes seconds, which only those pay who pass something on
 
     return AsyncEngineArgs

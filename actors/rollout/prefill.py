@@ -2,7 +2,10 @@
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import vllm.v1.engine
 
 LEAST_TOKENS = 64
 """Minimum tokens of a step whose time counts: that of a smaller one is hardly that of its tokens."""
@@ -47,7 +50,7 @@ class PrefillPace:
         return min(MOST_S, self._took_s * min(times, MOST_TIMES))
 
 
-def computed_tokens(output: Any) -> int:
+def computed_tokens(output: "vllm.v1.engine.EngineCoreOutput") -> int:
     """Tokens of a request's context that a step computed; 0 after the first. output: vLLM's EngineCoreOutput."""
     stats = output.prefill_stats
     return 0 if stats is None else stats.num_computed_tokens

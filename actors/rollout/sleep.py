@@ -1,9 +1,12 @@
 """Sleep mode of an engine that shares its GPU with learners and takes turns with them."""
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING
 
 from actors.weights.loader import answered
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
 
 LEVEL = 1
 """Level of vLLM's sleep mode: the KV cache is dropped, and weights are moved to host memory, so that an engine that
@@ -18,7 +21,7 @@ logger = logging.getLogger(__name__)
 class Sleeper:
     """Puts an engine's AsyncLLM to sleep and wakes it. The caller must not overlap calls."""
 
-    def __init__(self, llm: Any) -> None:
+    def __init__(self, llm: "AsyncLLM") -> None:
         self._llm = llm
         self._able: bool = llm.vllm_config.model_config.enable_sleep_mode
         self._asleep = self._said = False

@@ -12,9 +12,13 @@ bytes that make no character it is decoded as none, and a tag with it is no tag 
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from actors.orphans import end_with_parent
+
+if TYPE_CHECKING:
+    import transformers
+    import xgrammar
 
 BEGUN = "# begun: "
 COMPILED = 512
@@ -38,9 +42,9 @@ def make_exact() -> None:
         xgrammar.GrammarCompiler = _exact(xgrammar.GrammarCompiler)
 
 
-def _exact(base: Any) -> Any:
+def _exact(base: type) -> type:
     class ExactCompiler(base):
-        def __init__(self, tokenizer_info: Any, **options: Any) -> None:
+        def __init__(self, tokenizer_info: "xgrammar.TokenizerInfo", **options: object) -> None:
             super().__init__(tokenizer_info, **options)
             alone = base(tokenizer_info, **{**options, "cache_enabled": False})
             self.compile_grammar = lru_cache(COMPILED)(alone.compile_grammar)
@@ -56,7 +60,7 @@ def write_by_pieces() -> None:
     if read.__name__ == "by_pieces":
         return
 
-    def by_pieces(tokenizer: Any, **given: Any) -> Any:
+    def by_pieces(tokenizer: "transformers.PreTrainedTokenizerBase", **given: Any) -> xgrammar.TokenizerInfo:
         info = read(tokenizer, **given)
         if info.vocab_type is not xgrammar.VocabType.BYTE_FALLBACK:
             return info
@@ -90,13 +94,19 @@ def going_on(grammar: str, begun: Sequence[int]) -> str:
 
 def let_go_on() -> None:
     """Has vLLM's backend for xgrammar understand what `going_on` returns."""
+    from vllm.v1.structured_output.backend_types import StructuredOutputGrammar, StructuredOutputOptions
     from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
 
     compile_grammar = XgrammarBackend.compile_grammar
     if compile_grammar.__name__ == "after_begun":
         return
 
-    def after_begun(self: Any, request_type: Any, grammar_spec: str, stop_token_ids: Any = None) -> Any:
+    def after_begun(
+        self: XgrammarBackend,
+        request_type: StructuredOutputOptions,
+        grammar_spec: str,
+        stop_token_ids: set[int] | None = None,
+    ) -> StructuredOutputGrammar:
         if not grammar_spec.startswith(BEGUN):
             return compile_grammar(self, request_type, grammar_spec, stop_token_ids)
         begun, _, rest = grammar_spec.removeprefix(BEGUN).partition("\n")
@@ -105,31 +115,30 @@ def let_go_on() -> None:
             raise ValueError("a turn begins with tokens that its grammar does not allow")
         return grammar
 
-    backend: Any = XgrammarBackend
-    backend.compile_grammar = after_begun
+    XgrammarBackend.compile_grammar = after_begun
 
 
 def tell_preemptions() -> None:
     """Has vLLM's scheduler tell of a request that it preempted for want of KV cache, which it does by itself only where
     its statistics are on: PREEMPTED comes at once, with the output of another request, and QUEUED with the next output
     of the request itself, which may be much later."""
-    from vllm import config
+    import vllm.config
 
-    settings: Any = config.SchedulerConfig
-    find = settings.get_scheduler_cls
+    find = vllm.config.SchedulerConfig.get_scheduler_cls
     if find.__name__ != "telling":
 
-        def telling(self: Any) -> Any:
+        def telling(self: vllm.config.SchedulerConfig) -> type:
             return _telling(find(self))
 
-        settings.get_scheduler_cls = telling
+        vllm.config.SchedulerConfig.get_scheduler_cls = telling
 
 
-def _telling(base: Any) -> Any:
+def _telling(base: type) -> type:
     from vllm.v1.engine import EngineCoreEventType
+    from vllm.v1.request import Request
 
     class TellingScheduler(base):
-        def _preempt_request(self, request: Any, timestamp: float, drop_stale_output: bool = False) -> None:
+        def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
             super()._preempt_request(request, timestamp, drop_stale_output)
             # Output is dropped where the cache is emptied for new weights, which is no want of cache.
             if not self.log_stats and not drop_stale_output:

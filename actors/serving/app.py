@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import Depends, FastAPI, Request, params
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -40,7 +40,7 @@ WEB = Path(__file__).parent / "web"
 
 
 class Answer(JSONResponse):
-    def render(self, content: Any) -> bytes:
+    def render(self, content: object) -> bytes:
         return to_json(content).encode()
 
 
@@ -101,12 +101,12 @@ def _caller(
     return caller
 
 
-def _answers(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
+def _answers(app: FastAPI, server: Server, asks: params.Depends, knows: params.Depends) -> None:
     """Routes that generate an answer, or count what one would read."""
     chat_api, messages_api = ChatApi(server), MessagesApi(server)
 
     @app.post("/v1/chat/completions", response_model=None, responses=STREAMS)
-    async def chat(body: CreateChat, who: Caller = asks) -> Response:
+    async def chat(body: CreateChat, who: Annotated[Caller, asks]) -> Response:
         if server.target(body.model).plain:
             return await _plain(Protocol.chat, server.plain.chat, explicit_fields(body), server, who, ChunkMeter)
         if body.stream:
@@ -114,7 +114,7 @@ def _answers(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
         return Answer(await chat_api.chat(body, who))
 
     @app.post("/v1/completions", response_model=None, responses=STREAMS)
-    async def completions(body: CreateCompletion, who: Caller = asks) -> Response:
+    async def completions(body: CreateCompletion, who: Annotated[Caller, asks]) -> Response:
         if server.target(body.model).plain:
             return await _plain(
                 Protocol.completions, server.plain.complete, explicit_fields(body), server, who, ChunkMeter
@@ -124,7 +124,7 @@ def _answers(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
         return Answer(await chat_api.complete(body, who))
 
     @app.post("/v1/messages", response_model=None, responses={**STREAMS, "default": told_as(AnthropicError)})
-    async def messages(body: CreateMessage, who: Caller = asks) -> Response:
+    async def messages(body: CreateMessage, who: Annotated[Caller, asks]) -> Response:
         if server.target(body.model).plain:
             return await _plain(
                 Protocol.messages, server.plain.message, explicit_fields(body), server, who, MessageMeter
@@ -134,49 +134,49 @@ def _answers(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
         return Answer(await messages_api.create(body, who))
 
     @app.post("/v1/messages/count_tokens", response_model=None, responses={"default": told_as(AnthropicError)})
-    async def count_tokens(body: CountTokens, who: Caller = knows) -> Response:
+    async def count_tokens(body: CountTokens, who: Annotated[Caller, knows]) -> Response:
         if server.target(body.model).plain:
             check_model(Protocol.messages, explicit_fields(body))
             return Answer(await server.plain.count_tokens(explicit_fields(body)))
         return Answer(await messages_api.count_tokens(body))
 
 
-def _responses(app: FastAPI, server: Server, asks: Any, knows: Any) -> None:
+def _responses(app: FastAPI, server: Server, asks: params.Depends, knows: params.Depends) -> None:
     """Routes of the Responses API; those for earlier responses do not count against a key's quota."""
     api = ResponsesApi(server)
 
     @app.post("/v1/responses", response_model=None, responses=STREAMS)
-    async def responses(body: CreateResponse, who: Caller = asks) -> Response:
+    async def responses(body: CreateResponse, who: Annotated[Caller, asks]) -> Response:
         if body.stream:
             return _stream(await api.stream(body, who), who)
         return Answer(await api.create(body, who))
 
     @app.get("/v1/responses/{id}", response_model=None)
-    async def retrieve(id: str, stream: bool = False, who: Caller = knows) -> Response:
+    async def retrieve(id: str, who: Annotated[Caller, knows], stream: bool = False) -> Response:
         return Answer(await api.stored(id, who, stream=stream))
 
     @app.post("/v1/responses/{id}/cancel", response_model=None)
-    async def cancel(id: str, who: Caller = knows) -> Response:
+    async def cancel(id: str, who: Annotated[Caller, knows]) -> Response:
         return Answer(await api.cancel(id, who))
 
     @app.delete("/v1/responses/{id}", response_model=None)
-    async def delete(id: str, who: Caller = knows) -> Response:
+    async def delete(id: str, who: Annotated[Caller, knows]) -> Response:
         return Answer(await api.delete(id, who))
 
 
-def _state(app: FastAPI, server: Server, knows: Any) -> None:
+def _state(app: FastAPI, server: Server, knows: params.Depends) -> None:
     """Routes for models, load, metrics and health."""
 
     @app.get("/v1/models", response_model=None)
-    async def models(who: Caller = knows) -> Response:
+    async def models(who: Annotated[Caller, knows]) -> Response:
         return Answer(server.models())
 
     @app.get("/v1/models/{name:path}", response_model=None)
-    async def model(name: str, who: Caller = knows) -> Response:
+    async def model(name: str, who: Annotated[Caller, knows]) -> Response:
         return Answer(server.model(name))
 
     @app.get("/v1/load", response_model=None)
-    async def load(who: Caller = knows) -> Response:
+    async def load(who: Annotated[Caller, knows]) -> Response:
         return Answer({"episodes": server.agent.under_way})
 
     @app.get("/metrics", response_class=PlainTextResponse)

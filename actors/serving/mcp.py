@@ -3,7 +3,6 @@
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -29,7 +28,7 @@ class McpApp:
         # Unless logging is configured, the library installs a handler that takes half a second to render each
         # traceback: disconnecting clients would delay all others.
         logging.basicConfig()
-        self.mcp: Any = MCPServer("chain-of-agents")
+        self.mcp = MCPServer("chain-of-agents")
 
         async def ask(question: str, ctx: Context) -> str:
             """Ask an agent that searches, computes and checks before it answers."""
@@ -46,7 +45,7 @@ class McpApp:
         # The library needs the annotations as values instead of strings.
         ask.__annotations__ = {"question": str, "ctx": Context, "return": str}
         self.mcp.tool(name="ask", title=server.name)(ask)
-        self.app: Any = self.mcp.streamable_http_app(
+        self.app = self.mcp.streamable_http_app(
             streamable_http_path="/", stateless_http=True, json_response=True, host=host
         )
 

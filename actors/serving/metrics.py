@@ -3,9 +3,8 @@
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.registry import Collector
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -31,19 +30,23 @@ class ServingMetrics:
 
     def __init__(self, replica: str = "") -> None:
         """replica: label of all metrics, since a scrape reaches only one of several replicas."""
-        self._replica, self._own = replica, CollectorRegistry()
-        own: Any = {"registry": self._own}
-        self.requests = Counter("coa_requests", "HTTP requests that were answered", ("protocol", "status"), **own)
-        self.episodes = Gauge("coa_episodes", "episodes under way", **own)
-        self.ended = Counter("coa_episodes_ended", "episodes that have ended, by how", ("status",), **own)
-        self.policy_tokens = Counter("coa_policy_tokens", "tokens that the policy sampled in episodes", **own)
-        self.input_tokens = Counter("coa_input_tokens", "tokens of prompts and observations of ended episodes", **own)
-        self.tool_calls = Counter("coa_tool_calls", "calls that tools answered", ("tool",), **own)
-        self.tool_failures = Counter("coa_tool_failures", "calls that failed to the last try", **own)
-        self.first_token = Histogram(
-            "coa_first_token_seconds", "from an episode's start to its first token", buckets=SECONDS, **own
+        self._replica = replica
+        self._own = own = CollectorRegistry()
+        self.requests = Counter(
+            "coa_requests", "HTTP requests that were answered", ("protocol", "status"), registry=own
         )
-        self.version = Gauge("coa_weight_version", "version of the weights that are served", **own)
+        self.episodes = Gauge("coa_episodes", "episodes under way", registry=own)
+        self.ended = Counter("coa_episodes_ended", "episodes that have ended, by how", ("status",), registry=own)
+        self.policy_tokens = Counter("coa_policy_tokens", "tokens that the policy sampled in episodes", registry=own)
+        self.input_tokens = Counter(
+            "coa_input_tokens", "tokens of prompts and observations of ended episodes", registry=own
+        )
+        self.tool_calls = Counter("coa_tool_calls", "calls that tools answered", ("tool",), registry=own)
+        self.tool_failures = Counter("coa_tool_failures", "calls that failed to the last try", registry=own)
+        self.first_token = Histogram(
+            "coa_first_token_seconds", "from an episode's start to its first token", buckets=SECONDS, registry=own
+        )
+        self.version = Gauge("coa_weight_version", "version of the weights that are served", registry=own)
 
     def text(self) -> bytes:
         """The metrics in Prometheus' text format."""
@@ -58,13 +61,13 @@ class _Labelled(Collector):
     def __init__(self, registries: tuple[CollectorRegistry, ...], replica: str) -> None:
         self._registries, self._label = registries, {"replica": replica} if replica else {}
 
-    def collect(self) -> Iterator[Any]:
+    def collect(self) -> Iterator[Metric]:
         for registry in self._registries:
             for family in registry.collect():
                 family.samples = [one._replace(labels={**one.labels, **self._label}) for one in family.samples]
                 yield family
 
-    def describe(self) -> Iterator[Any]:
+    def describe(self) -> Iterator[Metric]:
         """Describes nothing, since this is the registry's only collector and its names can't collide."""
         return iter(())
 

@@ -2,13 +2,20 @@
 
 import json
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from coa.json_object import Json
 from coa.serving.escaping import Escaping
 from coa.serving.faults import ApiError, invalid_form
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from starlette.datastructures import State
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+R = TypeVar("R", bound="BaseModel")
 
 
 class PlainModel:
@@ -18,12 +25,12 @@ class PlainModel:
     front goes on at another replica.
     """
 
-    def __init__(self, llm: Any, state: Any, name: str, escaping: Escaping) -> None:
+    def __init__(self, llm: "AsyncLLM", state: "State", name: str, escaping: Escaping) -> None:
         """state: application state of vLLM's server."""
         self._llm, self._state, self._name, self._escaping = llm, state, name, escaping
 
     @classmethod
-    async def of(cls, llm: Any, model_dir: str, name: str, escaping: Escaping, tool_parser: str) -> "PlainModel":
+    async def of(cls, llm: "AsyncLLM", model_dir: str, name: str, escaping: Escaping, tool_parser: str) -> "PlainModel":
         from starlette.datastructures import State
         from vllm.entrypoints.launchers.api_server.app_state import init_app_state
         from vllm.entrypoints.launchers.cli_args import make_arg_parser
@@ -77,7 +84,7 @@ class PlainModel:
         assert isinstance(answer, dict)
         return {"input_tokens": answer["input_tokens"]}
 
-    def _request(self, kind: Any, body: Json, salt: str) -> Any:
+    def _request(self, kind: type[R], body: Json, salt: str) -> R:
         """Parses the body as vLLM's request; raises ApiError if it is invalid."""
         fields = {**self._escaping.request(body), "model": self._name}
         if "cache_salt" in kind.model_fields:
@@ -85,7 +92,7 @@ class PlainModel:
         with _translate_errors():
             return kind(**fields)
 
-    async def _ask(self, handler: Any, request: Any) -> "Json | AsyncIterator[str]":
+    async def _ask(self, handler: Callable[[R, None], Awaitable[Any]], request: R) -> "Json | AsyncIterator[str]":
         try:
             with _translate_errors():
                 answer = await handler(request, None)

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
+from starlette.types import ASGIApp
+
+from actors.handles import Handle
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.config import EngineConfig, KvOnUpdate
 from actors.serving.agent import ServedAgent
@@ -51,7 +53,7 @@ class Replica:
         agent: AgentConfig,
         tools: Callable[[], ToolClient],
         retry: RetryConfig,
-        shared: Any = None,
+        shared: Handle | None = None,
         gpus: float = 0.0,
     ) -> None:
         """tools: returns the tools of this replica; called once. shared: handle of the deployment with the
@@ -93,7 +95,7 @@ class Replica:
             version=self._policy.version,
         )
 
-    def __serve_build_asgi_app__(self) -> Any:
+    def __serve_build_asgi_app__(self) -> ASGIApp:
         """Builds the ASGI application; Ray Serve calls this method by name."""
         return make_app(self._server, self._prepare, self._config.host)
 

@@ -13,11 +13,10 @@ tool or endpoint that is down) never becomes a transcript; it is played again af
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from actors.garbage import freeze_gc
@@ -228,7 +227,7 @@ class TeacherTeam:
         self._ledger.put(key, [call.tool, call.argument, observation])
         return observation
 
-    def _asking(self, role: str, agent: Any) -> Callable[[Prompt], Any]:
+    def _asking(self, role: str, agent: Handle) -> Callable[[Prompt], Awaitable[Reply]]:
         async def many(prompts: Sequence[Prompt]) -> Sequence[Reply | InfrastructureError]:
             return await agent.replies.remote(list(prompts))
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from actors.weights.sharing.link import CANNOT, DONE, bounded, expect, hear, say
 from actors.weights.shelf import Kept
 from actors.weights.transport import Published, Sender, WeightTransport, slowest_s
 from coa.errors import SyncError
+from coa.json_object import Json
 from coa.learning.weights import Layout, Manifest, digest
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ class Offer:
         self._members = shelf.members()
         """Engines that have taken weights before."""
         self._listener = Listener((own_address(), 0), "AF_INET", backlog=16)
-        address: Any = self._listener.address
+        address = self._listener.address
+        assert isinstance(address, tuple)  # that of AF_INET
         self.meeting = Meeting(address, secrets.token_hex(16))
         self._over = self._kept = False
         self.elsewhere = False
@@ -160,7 +162,7 @@ class Offer:
         except BaseException as error:  # raised in the rank by `withdraw` or `check`
             self.failure = error
 
-    def _greeted(self, connection: Connection) -> dict[str, Any] | None:
+    def _greeted(self, connection: Connection) -> Json | None:
         """The worker's first message; None if the peer has no valid token."""
         try:
             bounded(connection, HELLO_S)
@@ -169,7 +171,7 @@ class Offer:
         except (OSError, EOFError, ValueError, TypeError, KeyError):
             return None
 
-    def _serve(self, connection: Connection, said: dict[str, Any]) -> None:
+    def _serve(self, connection: Connection, said: Json) -> None:
         """Hands the version to a worker; if that fails, writes it for `host` before the worker's connection is
         closed."""
         from actors.weights.sharing.buffers import device_name
@@ -291,7 +293,7 @@ def copied(rank: Connection, handles: "list[TensorHandle]", layout: Layout) -> N
 
 def own_address() -> str:
     """Address at which other nodes of the Ray cluster reach this machine."""
-    ray: Any = sys.modules.get("ray")  # loaded in every process that runs on Ray
+    ray = sys.modules.get("ray")  # loaded in every process that runs on Ray
     return ray.util.get_node_ip_address() if ray and ray.is_initialized() else "127.0.0.1"
 
 

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from actors.weights.address import Address
 from actors.weights.on_disk import published_file
@@ -28,7 +28,11 @@ from actors.weights.transport import Published, ReceiveOrder, slowest_s
 from actors.weights.transports import find_receiver
 from coa import errors
 from coa.errors import EngineDied, IncompleteWeights, StaleWeights, SyncError, WeightsGone, WrongVersion
+from coa.json_object import Json
 from coa.learning.weights import Weights, some
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
 
 T = TypeVar("T")
 ANSWER_S = 30.0
@@ -48,7 +52,7 @@ class WeightLoader:
 
     def __init__(
         self,
-        llm: Any,
+        llm: "AsyncLLM",
         *,
         clear_cache: bool,
         workers: int = 1,
@@ -166,7 +170,7 @@ class WeightLoader:
         await answered(self._llm.resume_generation(), self._patience())
         self._on_pause(False)
 
-    async def _call(self, method: str, *args: Any) -> list[Any]:
+    async def _call(self, method: str, *args: object) -> list[Any]:
         """The answer of each worker; raises EngineDied if they do not answer."""
         return await answered(self._llm.collective_rpc(method, args=args), self._patience())
 
@@ -179,9 +183,7 @@ async def answered(call: Awaitable[T], limit_s: float = ANSWER_S) -> T:
         raise EngineDied(f"its core gave no answer for {limit_s:g} s") from error
 
 
-def check_reports(
-    published: Published, sync: int, reports: Sequence[dict[str, Any]], *, whole: bool = True
-) -> dict[str, str]:
+def check_reports(published: Published, sync: int, reports: Sequence[Json], *, whole: bool = True) -> dict[str, str]:
     """Raises SyncError if a worker does not run all of these weights; returns the parameter that each tensor went
     into."""
     version = published.manifest.version

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +50,7 @@ def mapped(path: Path, base: int, nbytes: int) -> Iterator[NDArray[np.uint8]]:
         if (size := os.fstat(file).st_size) < base + nbytes:
             raise IncompleteWeights(f"{path} has {size} bytes, not {base + nbytes}")
         # A private mapping, since PyTorch wants writable memory; a page is copied only if it is written to.
-        pages: Any = mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
+        pages = mmap.mmap(file, 0, access=mmap.ACCESS_COPY)
     # Tensors may still refer to the pages when the context ends: the last tensor frees the mapping.
     yield np.frombuffer(pages, np.uint8, count=nbytes, offset=base)
 

@@ -11,7 +11,7 @@ No rank ever holds more than its own part of the model plus two buckets.
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import prod
-from typing import Any
+from typing import TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -38,6 +38,20 @@ DROPPED_BITS = 16
 """Bits of a float32 that a bfloat16 lacks."""
 
 
+class Partition(Tensor):
+    """The part of a parameter that one rank has under ZeRO-3."""
+
+    ds_numel: int
+
+
+class Sharded(Tensor):
+    """A parameter under ZeRO-3, by the attributes that DeepSpeed gives it."""
+
+    ds_numel: int
+    ds_tensor: Partition
+    ds_zero_partition_rank: int
+
+
 class ModelParts:
     """One rank's part of the model. `pieces` is collective only if adapters are sharded."""
 
@@ -61,7 +75,7 @@ class ModelParts:
     @property
     def device(self) -> torch.device:
         """Device that holds this rank's part."""
-        weight: Any = next(iter(self._sources.values())).parameters[0]
+        weight = next(iter(self._sources.values())).parameters[0]
         return (weight.ds_tensor if is_sharded(weight) else weight).device
 
     def pieces(self, writer: int | None = 0, writers: int = 1) -> Iterator[Piece]:
@@ -102,7 +116,7 @@ class ModelParts:
         if group:
             yield group
 
-    def _gathered(self, group: list[TensorSpan]) -> AbstractContextManager[Any]:
+    def _gathered(self, group: list[TensorSpan]) -> AbstractContextManager[object]:
         adapters = [p for span in group for p in self._sources[span.name].parameters[1:]]
         if not self._sharded or not adapters:
             return nullcontext()
@@ -112,7 +126,7 @@ class ModelParts:
 
     def _partition(self, span: TensorSpan) -> tuple[int, int]:
         """Byte range of this tensor in the rank's partition; the last partitions may be partly or entirely padding."""
-        weight: Any = self._sources[span.name].parameters[0]
+        weight = self._sources[span.name].parameters[0]
         if not is_sharded(weight):
             return (0, span.stop - span.start) if dist.get_rank() == 0 else (0, 0)
         width, size = weight.element_size(), weight.ds_tensor.ds_numel
@@ -122,13 +136,12 @@ class ModelParts:
     def _read(self, span: TensorSpan, a: int, b: int) -> Iterator[tuple[int, Tensor]]:
         """Bytes `a` to `b` of a tensor."""
         source = self._sources[span.name]
-        weight: Any = source.parameters[0].detach()
+        weight = source.parameters[0]
         width = weight.element_size()
-        if is_sharded(source.parameters[0]):
-            partition = source.parameters[0].ds_tensor.detach()  # pyright: ignore[reportAttributeAccessIssue]
-            flat, first = partition, a // width
+        if is_sharded(weight):
+            flat, first = weight.ds_tensor.detach(), a // width
         else:
-            flat, first = weight.reshape(-1), 0
+            flat, first = weight.detach().reshape(-1), 0
         adapter = [p.detach() for p in source.parameters[1:]]
         limit = max(1, self.layout.bucket_bytes // (MERGED_BYTES if adapter else width))
         for at in range(a // width, b // width, limit):
@@ -175,15 +188,15 @@ def overlap(span: TensorSpan, share: tuple[int, int] | None) -> tuple[int, int]:
     return max(span.start, share[0]) - span.start, max(span.start, min(span.stop, share[1])) - span.start
 
 
-def is_sharded(tensor: Any) -> bool:
+def is_sharded(tensor: Tensor) -> TypeGuard[Sharded]:
     """Whether each rank has a part of the tensor only; no buffer is sharded."""
     return hasattr(tensor, "ds_tensor")
 
 
-def shape_of(parameter: Any) -> tuple[int, ...]:
+def shape_of(parameter: Tensor) -> tuple[int, ...]:
     """Shape of the whole parameter, partitioned or not."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
-def _elements(parameter: Any) -> int:
+def _elements(parameter: Tensor) -> int:
     return getattr(parameter, "ds_numel", parameter.numel())

@@ -1,7 +1,7 @@
 """A learner rank's view of all ranks for publishing weights: which ranks share its node, and collective operations."""
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch.distributed as dist
 
@@ -66,6 +66,6 @@ def write_whole(path: Path, parts: ModelParts) -> None:
 
 def from_first(value: T) -> T:
     """Rank 0's value, on every rank."""
-    found: list[Any] = [value]
+    found = [value]
     dist.broadcast_object_list(found)
     return found[0]

@@ -70,7 +70,7 @@ class ReceiveOrder:
 
     manifest: Manifest
     transport: str
-    prepared: Any
+    prepared: object
     """Result of the transport's `prepare`, without anything that only the actor can use, such as handles of other
     actors."""
 
@@ -97,7 +97,7 @@ class Sender(Protocol):
 class Receiver(Protocol):
     """The engines' side."""
 
-    async def prepare(self, published: Published, address: Address) -> Any:
+    async def prepare(self, published: Published, address: Address) -> object:
         """Runs in the engine's actor and must not block it. The result must be picklable and is sent to each worker.
         Raises SyncError."""
         ...

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from vllm.config import VllmConfig, WeightTransferConfig
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -34,6 +34,7 @@ from actors.weights.parts import DTYPES
 from actors.weights.transport import ReceiveOrder
 from actors.weights.transports import find_receiver
 from coa.errors import InfrastructureError, SyncError
+from coa.json_object import Json
 from coa.learning.weights import TensorSpan
 
 TYPES = {name: dtype for dtype, name in DTYPES.items()}
@@ -99,12 +100,14 @@ class ManifestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, config: WeightTransferConfig, vllm_config: VllmConfig, device: torch.device, model: torch.nn.Module
+    ) -> None:
+        super().__init__(config, vllm_config, device, model)
         self._receiving: Receiving | None = None
         self._watch: LoadWatch | None = None
         self._info = UpdateInfo(sync=-1)
-        self._report: dict[str, Any] = {"version": -1, "sync": -1, "took": {}, "short": []}
+        self._report: Json = {"version": -1, "sync": -1, "took": {}, "short": []}
 
     # --- before the pause ---------------------------------------------------------------------------------------------
 
@@ -112,14 +115,14 @@ class ManifestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self.drop()
         self._receiving = Receiving(pickle.loads(order), self.parallel_config.rank)
 
-    def received(self) -> dict[str, Any] | None:
+    def received(self) -> Json | None:
         """Outcome of `receive`; None while it is under way."""
         receiving = self._receiving
         if receiving is None or not receiving.done:
             return None
         return {"failure": receiving.failure}
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Json:
         """Version and number of the last load, the parameter that each published tensor went into, and the layers that
         lack elements."""
         return self._report
@@ -137,7 +140,7 @@ class ManifestEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def start_weight_update(self) -> None:
         initialize_layerwise_reload(self.model)
 
-    def update_weights(self, update_info: dict[str, Any]) -> None:
+    def update_weights(self, update_info: Json) -> None:
         # The inherited method synchronises an accelerator, and there may be none.
         try:
             self._info = self.parse_update_info(update_info)
@@ -200,10 +203,10 @@ class WeightWorker:
     def coa_receive(self, order: bytes) -> None:
         self.weight_transfer_engine.receive(order)
 
-    def coa_received(self) -> dict[str, Any] | None:
+    def coa_received(self) -> Json | None:
         return self.weight_transfer_engine.received()
 
-    def coa_report(self) -> dict[str, Any]:
+    def coa_report(self) -> Json:
         return self.weight_transfer_engine.report()
 
     def coa_drop(self) -> None:
@@ -215,7 +218,7 @@ def pack_experts(model: torch.nn.Module, loaded: Collection[str]) -> None:
     loaded: names of the parameters that took something."""
     modules = {name.rpartition(".")[0] for name in loaded}
     for name, module in model.named_modules():
-        kernel: Any = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
+        kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
         if kernel is not None and name in modules:
             kernel.fused_experts.process_weights_after_loading(module)
 
@@ -225,12 +228,12 @@ def refresh_shared(model: torch.nn.Module) -> None:
 
     vLLM loads a tied weight into one of its layers, and takes the other for one that got nothing. On a CPU that one,
     the output layer, multiplies with a copy in the order of its kernel."""
-    modules: Any = model.modules()
-    layers = [one for one in modules if isinstance(getattr(one, "quant_method", None), UnquantizedEmbeddingMethod)]
-    users = Counter(id(layer.weight) for layer in layers)
-    for layer in layers:
+    methods = ((layer, getattr(layer, "quant_method", None)) for layer in model.modules())
+    layers = [(layer, method) for layer, method in methods if isinstance(method, UnquantizedEmbeddingMethod)]
+    users = Counter(id(layer.weight) for layer, _ in layers)
+    for layer, method in layers:
         if users[id(layer.weight)] > 1:
-            layer.quant_method.process_weights_after_loading(layer)
+            method.process_weights_after_loading(layer)
 
 
 def perturb(tensor: torch.Tensor, kept: Collection[int] = ()) -> torch.Tensor:

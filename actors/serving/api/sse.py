@@ -1,7 +1,6 @@
 """Serialization of answers: JSON, and server-sent events for streams."""
 
 import json
-from typing import Any
 
 from coa.json_object import Json
 from coa.unicode import whole
@@ -10,7 +9,7 @@ DONE = "data: [DONE]\n\n"
 """Last event of a stream in OpenAI's protocols."""
 
 
-def to_json(answer: Any) -> str:
+def to_json(answer: object) -> str:
     """The answer as JSON. Lone surrogates, which a client's JSON may contain but UTF-8 may not, become question
     marks."""
     return whole(json.dumps(answer, ensure_ascii=False, separators=(",", ":")))

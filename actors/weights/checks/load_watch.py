@@ -6,7 +6,7 @@ line. Imported in vLLM's processes only.
 
 import functools
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
-from actors.weights.checks.direct_copies import DirectCopies
+from actors.weights.checks.direct_copies import DirectCopies, LoadParameter
 from coa.learning.weights import Layout
 
 
@@ -46,7 +46,7 @@ class LoadWatch:
                     # What stays in place, such as biases of routers, may have no loader: vLLM takes the default.
                     self._lent.append(parameter)
                     loader = default_weight_loader
-                parameter.weight_loader = self._noting(loader, name)  # pyright: ignore[reportAttributeAccessIssue]
+                parameter.weight_loader = self._noting(loader, name)
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Gives the model its weights."""
@@ -58,9 +58,9 @@ class LoadWatch:
             self._current = name
             yield name, tensor
 
-    def _noting(self, loader: Callable[..., Any], parameter: str) -> Callable[..., Any]:
+    def _noting(self, loader: LoadParameter, parameter: str) -> LoadParameter:
         @functools.wraps(loader)  # vLLM recognises its own loaders by their name, and unwraps them
-        def noting(*args: Any, **kwargs: Any) -> Any:
+        def noting(*args: object, **kwargs: object) -> object:
             for value in (*args, *kwargs.values()):
                 if isinstance(value, torch.Tensor) and not value.is_meta:
                     self.took[self._name_of(value)] = parameter

@@ -29,7 +29,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,6 +38,10 @@ from actors.weights.on_disk import published_file
 from coa.errors import StaleWeights
 from coa.learning.weights import Layout
 from coa.types import Floats, Tokens
+
+if TYPE_CHECKING:
+    import transformers
+    from vllm.v1.engine.async_llm import AsyncLLM
 
 PROBE_TOKENS = 32
 NOISE = 8.0
@@ -50,7 +54,7 @@ WEIGHTS = "model.safetensors"
 
 
 async def check_path(
-    loader: WeightLoader, llm: Any, model_dir: Path, logprobs: Callable[[Tokens], Awaitable[Floats]]
+    loader: WeightLoader, llm: "AsyncLLM", model_dir: Path, logprobs: Callable[[Tokens], Awaitable[Floats]]
 ) -> None:
     """Raises StaleWeights if the output of an idle engine does not follow the loaded weights.
 
@@ -72,7 +76,8 @@ async def check_path(
     first, again = await logprobs(tokens), await logprobs(tokens)
     if not np.isfinite(first).all():
         raise StaleWeights(f"the log-probs of {model_dir} are no numbers, so no check can compare them")
-    noise = max(NOISE * difference(first, again), LEAST_NOISE[llm.model_config.dtype.itemsize])
+    dtype: Any = llm.model_config.dtype  # vLLM's annotation allows a name, which no engine that runs has
+    noise = max(NOISE * difference(first, again), LEAST_NOISE[dtype.itemsize])
     await loader.receive(published)
     took = await loader.update(published)
     loaded = await logprobs(tokens)
@@ -102,7 +107,7 @@ def kinds(took: dict[str, str]) -> dict[str, list[str]]:
     return {kind: [name for layer in sorted({min(of), max(of)}) for name in of[layer]] for kind, of in found.items()}
 
 
-def tied_tensors(layout: Layout, config: Any) -> set[str]:
+def tied_tensors(layout: Layout, config: "transformers.PretrainedConfig") -> set[str]:
     """The tensors with a row of hidden size for each token, if the output layer and the embeddings share one."""
     if not config.tie_word_embeddings:
         return set()

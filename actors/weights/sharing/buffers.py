@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from actors.weights.segment import opened
+from coa.json_object import Json
 
 if TYPE_CHECKING:
     from actors.weights.parts import ModelParts
 
-TensorHandle = dict[str, Any]
+TensorHandle = Json
 """Plain data by which another process opens the memory."""
 CUDA_OFFSET, CUDA_MEMORY = 3, 7
 """Indices into the arguments that `reduce_tensor` returns for a GPU tensor: the tensor's offset, and the start of the
@@ -38,7 +39,9 @@ def own_device() -> torch.device:
 
 
 @contextmanager
-def shared_buffers(path: Path, count: int, nbytes: int, device: torch.device) -> Iterator[tuple[list[Tensor], Any]]:
+def shared_buffers(
+    path: Path, count: int, nbytes: int, device: torch.device
+) -> Iterator[tuple[list[Tensor], list[TensorHandle]]]:
     """`count` buffers of `nbytes` each, and their handles. `path`: base of the file names, if files are used.
 
     The memory is freed when the context ends. On a GPU, memory that another process had open when it was killed stays
@@ -86,7 +89,7 @@ def opened_buffers(handles: Sequence[TensorHandle]) -> list[Tensor]:
             found.append(_mapped(Path(handle["file"])))
             continue
         size, device = torch.Size([handle["nbytes"]]), torch.cuda.current_device()
-        kind: list[Any] = [torch.Tensor, size, (1,), handle["offset"], torch.storage.TypedStorage, torch.uint8, device]
+        kind = [torch.Tensor, size, (1,), handle["offset"], torch.storage.TypedStorage, torch.uint8, device]
         memory = [bytes.fromhex(one) if isinstance(one, str) else one for one in handle["cuda"]]
         found.append(rebuild_cuda_tensor(*kind, *memory))
     return found

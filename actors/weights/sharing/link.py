@@ -27,7 +27,7 @@ def bounded(connection: Connection, seconds: float) -> None:
         same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def say(connection: Connection, data: Any) -> None:
+def say(connection: Connection, data: object) -> None:
     connection.send_bytes(json.dumps(data).encode())
 
 

@@ -28,7 +28,7 @@ class FakeLlm:
 
 
 def test_it_sleeps_once_and_wakes_once() -> None:
-    llm = FakeLlm(able=True)
+    llm: Any = FakeLlm(able=True)
     sleeper = Sleeper(llm)
 
     async def go() -> None:
@@ -46,7 +46,7 @@ def test_it_sleeps_once_and_wakes_once() -> None:
 
 
 def test_a_sleep_whose_caller_is_gone_is_followed_by_a_wake() -> None:
-    llm = FakeLlm(able=True)
+    llm: Any = FakeLlm(able=True)
     llm.sleep_s = 60.0
     sleeper = Sleeper(llm)
 
@@ -63,7 +63,7 @@ def test_a_sleep_whose_caller_is_gone_is_followed_by_a_wake() -> None:
 
 
 def test_where_there_is_no_sleep_mode_prefixes_go_and_it_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    llm = FakeLlm(able=False)
+    llm: Any = FakeLlm(able=False)
     sleeper = Sleeper(llm)
 
     async def go() -> None:
