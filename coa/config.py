@@ -80,7 +80,7 @@ def _schemas_of_sections(schema: type, config: DictConfig, layers: Sequence[tupl
     return found
 
 
-def _value(tree: object, path: Sequence[str], default: Any) -> Any:
+def _value(tree: object, path: Sequence[str], default: object) -> object:
     """What a plain tree has at a key; the default where it says nothing of it."""
     if not path:
         return tree
@@ -157,7 +157,7 @@ def _leaves(
     known: Sequence[str],
     prefix: str = "",
     chosen: Mapping[str, type] = MappingProxyType({}),
-) -> Iterator[tuple[str, Any, Any]]:
+) -> Iterator[tuple[str, object, object]]:
     """Dotted key, value and type of everything that a recipe sets; raises UserError at the first unknown key, and
     NotYaml."""
     tree = section_of(tree)
@@ -187,7 +187,7 @@ def _leaves(
             yield key, _paths(hint, value, f"{where}: {key}") if is_path else typed(hint, value), hint
 
 
-def _paths(hint: Any, value: Any, key: str) -> Any:
+def _paths(hint: object, value: object, key: str) -> object:
     """A path, or a list of paths, in which `~` is the home folder. One path is a list of one, if the setting is a
     list. Raises UserError for a URL."""
     found = typed(hint, value)
@@ -213,7 +213,7 @@ def _hints(schema: type, prefix: str, chosen: Mapping[str, type]) -> dict[str, A
     return {name: chosen.get(f"{prefix}{name}", hint) for name, hint in get_type_hints(schema).items()}
 
 
-def named_section(hint: Any) -> type | None:
+def named_section(hint: object) -> type | None:
     """The dataclass of a `dict[str, Dataclass]`, whose keys a recipe chooses."""
     arguments = get_args(hint)
     named = get_origin(hint) is dict and is_dataclass(arguments[1])
@@ -222,7 +222,7 @@ def named_section(hint: Any) -> type | None:
 
 def known_keys(
     schema: type, prefix: str = "", chosen: Mapping[str, type] = MappingProxyType({})
-) -> Iterator[tuple[str, Any]]:
+) -> Iterator[tuple[str, object]]:
     """Every dotted key of a schema with its type, sections before what they hold."""
     hints = _hints(schema, prefix, chosen)
     for field in fields(schema):
@@ -232,7 +232,7 @@ def known_keys(
             yield from known_keys(cast(type, hint), f"{key}.")
 
 
-def _type_name(hint: Any) -> str:
+def _type_name(hint: object) -> str:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return f"one of {', '.join(member.name for member in hint)}"
     return hint.__name__ if type(hint) is type else str(hint)

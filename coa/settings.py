@@ -43,7 +43,7 @@ class Setting:
     key: str
     type: str | None
     """In the words of YAML, with its unit; None for a section."""
-    default: Any
+    default: object
     """None for a section too."""
     sentence: str
 
@@ -96,14 +96,14 @@ def _summary(schema: type) -> str:
     return "" if text.startswith(f"{schema.__name__}(") else " ".join(text.partition("\n\n")[0].split())
 
 
-def _type_in_words(hint: Any, name: str) -> str:
+def _type_in_words(hint: object, name: str) -> str:
     """ "int or null (seconds)"."""
     unit = next((unit for end, unit in UNITS.items() if name.endswith(end)), None)
     words = " or ".join(_plain_type(one) for one in get_args(hint)) if _is_union(hint) else _plain_type(hint)
     return f"{words} ({unit})" if unit and not {"str", "list"} & set(words.split()) else words
 
 
-def _is_union(hint: Any) -> bool:
+def _is_union(hint: object) -> bool:
     return NoneType in get_args(hint)
 
 
@@ -117,7 +117,7 @@ def _plain_type(hint: Any) -> str:
     return PLAIN.get(hint) or hint.__name__
 
 
-def in_yaml(value: Any) -> str:
+def in_yaml(value: object) -> str:
     """A value as an override writes it: null, true, [a,b], lenient."""
     match value:
         case None:

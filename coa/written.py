@@ -4,12 +4,12 @@ YAML reads 3.10 as 3.1, 0042 as 34, `no` as false and 12:30 as 750. A setting th
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar, get_args, get_origin
+from typing import ClassVar, get_args, get_origin
 
 import yaml
 from omegaconf import OmegaConf
@@ -30,7 +30,7 @@ class Written:
     """What is written for a value that is no text to YAML, or for an override: Written("0042", 34)."""
 
     text: str
-    value: Any
+    value: object
 
 
 class _Loader(yaml.SafeLoader):
@@ -41,12 +41,12 @@ class _Loader(yaml.SafeLoader):
         for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> object:
         value = super().construct_object(node, deep)
         written = isinstance(node, yaml.ScalarNode) and not isinstance(value, str)
         return Written(node.value, value) if written else value
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         found = super().construct_mapping(node, deep)
         return {key.text if isinstance(key, Written) else key: value for key, value in found.items()}
 
@@ -54,13 +54,13 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _WITHOUT_POINT, list("-+0123456789"))
 
 
-def of_recipe(text: str) -> Any:
+def of_recipe(text: str) -> object:
     """The tree of a recipe, whose scalars are texts or `Written`; raises YAMLError or OmegaConfBaseException."""
     OmegaConf.create(text)  # refuses a key that is there twice, and references that lead to themselves
     return yaml.load(text, _Loader) or {}
 
 
-def of_override(text: str) -> Any:
+def of_override(text: str) -> object:
     """The value of an override. All of its text is kept, unless it is in quotes, brackets or braces."""
     try:
         value = yaml.load(text, _Loader)
@@ -74,7 +74,7 @@ def of_override(text: str) -> Any:
     return Written(text, _NOT_YAML if comment else value)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """The value as YAML reads it; raises NotYaml."""
     match value:
         case Written():
@@ -89,13 +89,13 @@ def plain(value: Any) -> Any:
             return value
 
 
-def section_of(value: Any) -> Any:
+def section_of(value: object) -> object:
     """The keys and values of a section, as they are written; raises NotYaml. Anything else is as YAML reads it."""
     found = value.value if isinstance(value, Written) else value
     return found if isinstance(found, Mapping) else plain(value)
 
 
-def typed(hint: Any, value: Any) -> Any:
+def typed(hint: object, value: object) -> object:
     """The value by the type of its setting: texts, paths and names of members as they are written, whole numbers in
     decimal, and all else as YAML reads it. Raises NotYaml."""
     kind, optional = _kind(hint)
@@ -112,16 +112,16 @@ def typed(hint: Any, value: Any) -> Any:
             return plain(value)
 
 
-def _kind(hint: Any) -> tuple[Any, bool]:
-    """A type without None, and whether it had it; Any for a choice among several."""
+def _kind(hint: object) -> tuple[object, bool]:
+    """A type without None, and whether it had it; object for a choice among several."""
     parts = get_args(hint)
     if NoneType not in parts:
         return hint, False
     kinds = [part for part in parts if part is not NoneType]
-    return (kinds[0] if len(kinds) == 1 else Any), True
+    return (kinds[0] if len(kinds) == 1 else object), True
 
 
-def _scalar(kind: Any, value: Written, *, optional: bool) -> Any:
+def _scalar(kind: object, value: Written, *, optional: bool) -> object:
     text = value.text.strip()
     if isinstance(kind, type) and issubclass(kind, str | Path | Enum):
         return None if not text or (optional and text in _NULL) else value.text

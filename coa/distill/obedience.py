@@ -9,7 +9,6 @@ again; if no verdict comes, that is `JudgeDown`, never "obeys".
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import Any
 
 from coa.agent.grammar import OBSERVATION, render
 from coa.agent.profiles import profile as find_profile
@@ -112,7 +111,7 @@ def read_objection(reply: str) -> str | None:
     text = without_thoughts(reply)
     fenced = _FENCED.fullmatch(text)
     try:
-        fields: Any = json.loads(fenced[1].strip() if fenced else text)
+        fields = json.loads(fenced[1].strip() if fenced else text)
     except (ValueError, RecursionError):
         return None
     if not isinstance(fields, dict):

@@ -9,11 +9,14 @@ import itertools
 from bisect import bisect_left
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coa.planning.admission import Load
 from coa.planning.workload import Turn
 from coa.spent import EngineState, TimeAccount
+
+if TYPE_CHECKING:
+    import simpy
 
 ROUNDING = 1e-9
 """Rounding tolerance, in tokens: a request with less than this left has ended."""
@@ -58,18 +61,18 @@ class Speeds:
     """Time for which engines pause to switch weights."""
 
 
-_Request = tuple[float, int, int, Any]
+_Request = tuple[float, int, int, "simpy.Event"]
 """The engine's step count at which the request ends, its number, the tokens before it, and the event of its end."""
 
 
 class Engine:
     """Requests that advance together; the engine counts decoding steps, each of one token per request."""
 
-    def __init__(self, env: Any, speeds: Speeds, max_requests: int, cache: float = inf) -> None:
+    def __init__(self, env: "simpy.Environment", speeds: Speeds, max_requests: int, cache: float = inf) -> None:
         """cache: tokens that the KV cache holds."""
         self._env, self._speeds, self._max, self._cache = env, speeds, max_requests, cache
         self._running: list[_Request] = []
-        self._waiting: list[tuple[int, int, Turn, int, Any]] = []
+        self._waiting: list[tuple[int, int, Turn, int, simpy.Event]] = []
         self._numbers = itertools.count()
         self._steps, self._since, self._prefill = 0.0, 0.0, 0.0
         self._step_times: dict[int, float] = {}
@@ -90,7 +93,7 @@ class Engine:
         self.episodes += change
         self._note()
 
-    def generate(self, turn: Turn, context: int, priority: int) -> Any:
+    def generate(self, turn: Turn, context: int, priority: int) -> "simpy.Event":
         """The event of the turn's end. context: tokens before the turn. Those of `turn.prompt` are computed, and of the
         others the share that the cache lacks: it has room for `cache` of its episodes' tokens, of each equally."""
         self._advance()

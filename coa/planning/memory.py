@@ -25,10 +25,12 @@ value head counts as parameters. Not counted: fragmentation and the memory of CU
 these.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from coa.learning.algorithms.base import Needs
+from coa.learning.packing import PackingConfig
 from coa.planning.models import Architecture
 
 GIB = 2**30
@@ -55,6 +57,15 @@ PASSING = ("step", "gathered", "activations", "logits")
 """Parts of a rank's device memory that exist only within a step."""
 
 
+class AdapterSettings(Protocol):
+    """The settings of adapters that determine their memory (`actors.learner.config.LoraConfig`)."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def targets(self) -> Collection[str]: ...
+
+
 class LearnerSettings(Protocol):
     """The learner's settings that determine its memory (`actors.learner.config.LearnerConfig`)."""
 
@@ -63,7 +74,7 @@ class LearnerSettings(Protocol):
     @property
     def sequence_parallel(self) -> int: ...
     @property
-    def packing(self) -> Any: ...
+    def packing(self) -> PackingConfig: ...
     @property
     def zero_stage(self) -> int: ...
     @property
@@ -77,7 +88,7 @@ class LearnerSettings(Protocol):
     @property
     def gradient_checkpointing(self) -> bool: ...
     @property
-    def lora(self) -> Any: ...
+    def lora(self) -> AdapterSettings: ...
     @property
     def logits_bytes(self) -> int: ...
 

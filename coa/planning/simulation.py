@@ -8,12 +8,12 @@ Memory does not run out in it, nothing fails, and the driver takes no time. Spar
 their end.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, inf, log2, sqrt
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from coa.learning.window import Ticket, Window, WindowConfig
 from coa.planning.admission import Lengths, burden
@@ -21,7 +21,10 @@ from coa.planning.engine import Engine, Speeds
 from coa.planning.workload import Episode, GroupWork, Turn, Workload
 from coa.spent import LearnerState, TimeAccount, added, shares, since
 
-Process = Generator[Any, Any, None]
+if TYPE_CHECKING:
+    import simpy.events
+
+Process: TypeAlias = "simpy.events.ProcessGenerator"
 UNKNOWN_TOKENS = 1e6
 """Expected of an episode before the first has ended."""
 BLOCKS = 10

@@ -5,11 +5,14 @@ taken for them."""
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coa.errors import UserError
 from coa.pretrained.reading import quiet, reading
 from coa.pretrained.weights import Stored, few
+
+if TYPE_CHECKING:
+    import transformers
 
 HEADS = re.compile(r"(?:.*\.)?(?:v_head|value_head)\..*")
 """Names of the tensors of a value head, which is no part of the language model and which training makes anew."""
@@ -23,14 +26,21 @@ NO_SHAPES: Mapping[str, tuple[int, ...]] = {}
 _NUMBER = re.compile(r"\.\d+(?=\.)")
 
 
-def causal_class(config: Any) -> Any:
+def causal_class(config: "transformers.PreTrainedConfig") -> Any:
     """transformers' class of a causal language model with this configuration; None if there is none."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     return MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
 
 
-def check_fit(folder: str, model_class: Any, config: Any, stored: Mapping[str, Stored], *, heads: bool) -> None:
+def check_fit(
+    folder: str,
+    model_class: "type[transformers.PreTrainedModel]",
+    config: "transformers.PreTrainedConfig",
+    stored: Mapping[str, Stored],
+    *,
+    heads: bool,
+) -> None:
     """Raises UserError, with the first tensors and their shapes, if the stored tensors are not those of the
     configuration's model, a `model_class` of transformers. heads: whether a value head may be there as well."""
     import torch
@@ -40,7 +50,7 @@ def check_fit(folder: str, model_class: Any, config: Any, stored: Mapping[str, S
     if odd := unlike_others(stored):
         what += f" ({few(odd)})"
     with reading(what), quiet():
-        model, loading = model_class.from_pretrained(
+        loaded: Any = model_class.from_pretrained(
             None,
             config=config,
             state_dict=meta,
@@ -49,6 +59,7 @@ def check_fit(folder: str, model_class: Any, config: Any, stored: Mapping[str, S
             output_loading_info=True,
             ignore_mismatched_sizes=True,
         )
+    model, loading = loaded
     shapes = {name: one.shape for name, one in stored.items()}
     shapes |= {name: tuple(value.shape) for name, value in model.state_dict().items()}
     if found := difference(loading, shapes, heads=heads):

@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coa.errors import UserError
 from coa.json_object import Json, JsonView
 from coa.pretrained.fit import causal_class, check_fit
 from coa.pretrained.reading import quiet, read_object, reading
 from coa.pretrained.weights import ADAPTER, WITH_ADAPTERS, Stored, few, has_weights, stored_tensors
+
+if TYPE_CHECKING:
+    import transformers
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 WHOLE = ("F64", "F32", "F16", "BF16")
@@ -46,7 +49,7 @@ class Pretrained:
     """A model's folder that was checked."""
 
     folder: Path
-    config: Any
+    config: "transformers.PreTrainedConfig"
     """Its configuration, as transformers reads it."""
     architectures: tuple[str, ...]
     """Names of its classes in transformers, as its `config.json` gives them."""
@@ -54,7 +57,7 @@ class Pretrained:
     """Name of the method by which its weights are quantised; empty if they are not."""
 
     @property
-    def text(self) -> Any:
+    def text(self) -> "transformers.PreTrainedConfig":
         """The configuration of its language model."""
         return self.config.get_text_config()
 
@@ -119,11 +122,11 @@ def _method(described: JsonView) -> str:
     return str(described.get("quant_method") or named or "quantization_config")
 
 
-def _names(value: Any) -> tuple[str, ...]:
+def _names(value: object) -> tuple[str, ...]:
     return tuple(map(str, value)) if isinstance(value, list) else ()
 
 
-def _read_config(folder: Path, raw: JsonView) -> Any:
+def _read_config(folder: Path, raw: JsonView) -> "transformers.PreTrainedConfig":
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -140,7 +143,7 @@ def _read_config(folder: Path, raw: JsonView) -> Any:
         return transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
-def _check_kind(found: Pretrained, *, use: Use) -> Any:
+def _check_kind(found: Pretrained, *, use: Use) -> "type[transformers.PreTrainedModel] | None":
     """transformers' class of the causal language model; None if it has none, and vLLM decides. Raises UserError if the
     model is of another kind, or sees images and is to be trained."""
     sees = found.text is not found.config

@@ -1,9 +1,12 @@
 """How many tokens of context a model has positions for."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coa.json_object import JsonView
+
+if TYPE_CHECKING:
+    import transformers
 
 LIMITS = ("model_max_length", "max_position_embeddings", "max_seq_len", "seq_length")
 """Where a configuration may say it; the first counts, as for vLLM."""
@@ -12,7 +15,7 @@ STRETCHING = ("linear", "dynamic")
 has counts: Llama's and that of most YaRN models is already multiplied."""
 
 
-def positions_of(config: Any) -> int | None:
+def positions_of(config: "transformers.PreTrainedConfig") -> int | None:
     """The number of tokens that vLLM gives the model of a configuration of text at most; None if it says none."""
     named = next((found for name in LIMITS if (found := getattr(config, name, None))), None)
     if named is None or config.model_type.startswith("gemma3"):  # whose number is already multiplied
@@ -20,7 +23,7 @@ def positions_of(config: Any) -> int | None:
     return int(named * max([1.0, *(_factor(one) for one in rotations(config) if kind_of(one) in STRETCHING)]))
 
 
-def hint_of(config: Any) -> str:
+def hint_of(config: "transformers.PreTrainedConfig") -> str:
     """What to do if a model with YaRN has fewer positions than it was stretched to, as a clause; else empty."""
     for one in rotations(config):
         most = int(_factor(one) * (one.get("original_max_position_embeddings") or 0))
@@ -29,7 +32,7 @@ def hint_of(config: Any) -> str:
     return ""
 
 
-def rotations(config: Any) -> list[JsonView]:
+def rotations(config: "transformers.PreTrainedConfig") -> list[JsonView]:
     """The rotary embeddings of a configuration, one for each kind of layers if they differ: transformers 4 has them
     under `rope_scaling`, 5 under `rope_parameters`."""
     found = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}

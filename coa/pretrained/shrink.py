@@ -6,9 +6,14 @@ rotary embeddings change are so small that a short sequence is beyond them."""
 
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from coa.json_object import Json, JsonView
+
+if TYPE_CHECKING:
+    import transformers
+
+Config = TypeVar("Config", bound="transformers.PreTrainedConfig")
 
 VOCABULARY = 96
 """Words of the vocabulary."""
@@ -52,7 +57,7 @@ _INDICES = "*_layers *_idxs *_layer_ids"
 """Lists of the numbers of layers."""
 
 
-def shrunk(config: Any) -> Any:
+def shrunk(config: Config) -> Config:
     """A configuration of the same class, and of the same classes in it."""
     tree: Json = config.to_dict()
     tree.pop("model_type", None)
@@ -71,20 +76,20 @@ def _fits(name: str, patterns: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns.split())
 
 
-def _has(config: Any, name: str) -> bool:
+def _has(config: "transformers.PreTrainedConfig", name: str) -> bool:
     try:
         return getattr(config, name, None) is not None
     except NotImplementedError:  # a configuration without this setting may raise it
         return False
 
 
-def _whole_heads(config: Any) -> bool:
+def _whole_heads(config: "transformers.PreTrainedConfig") -> bool:
     """Whether each attention head has keys of its own."""
     both = ("num_key_value_heads", "num_attention_heads")
     return all(_has(config, one) for one in both) and config.num_key_value_heads == config.num_attention_heads
 
 
-def _fewer_layers(config: Any, tree: JsonView) -> Json:
+def _fewer_layers(config: "transformers.PreTrainedConfig", tree: JsonView) -> Json:
     """One layer of each kind, two at least. Kinds are told apart by what has an entry a layer."""
     layers: int = config.num_hidden_layers
     columns = {name: column for name, value in tree.items() if (column := _by_layer(name, value, layers)) is not None}
@@ -98,39 +103,39 @@ def _fewer_layers(config: Any, tree: JsonView) -> Json:
     return {names.get(_LAYERS, _LAYERS): len(kept), **{name: _keep(tree[name], kept, layers) for name in columns}}
 
 
-def _by_layer(name: str, value: Any, layers: int) -> list[Any] | None:
+def _by_layer(name: str, value: object, layers: int) -> list[object] | None:
     """The entry of each layer: of a list of them, of numbers of layers, of a dictionary by number; None for others."""
     if isinstance(value, (list, tuple)):
-        entries = list(cast(Sequence[Any], value))
+        entries = list(value)
         if len(entries) == layers:
             return entries
         return [i in entries for i in range(layers)] if _fits(name, _INDICES) else None
-    if isinstance(value, dict) and value and all(str(key).isdigit() for key in cast(dict[Any, Any], value)):
+    if isinstance(value, dict) and value and all(str(key).isdigit() for key in value):
         if not _fits(name, _INDICES) and "layer" not in name:
             return None
-        by_number = {int(key): one for key, one in cast(dict[Any, Any], value).items()}
+        by_number = {int(key): one for key, one in value.items()}
         return [by_number.get(i) for i in range(layers)]
     return None
 
 
-def _keep(value: Any, kept: Sequence[int], layers: int) -> Any:
+def _keep(value: Json | Sequence[object], kept: Sequence[int], layers: int) -> Json | list[object]:
     """The entries of the layers that are kept, in the form that they have."""
     if isinstance(value, dict):
-        by_number = {int(key): one for key, one in cast(dict[Any, Any], value).items()}
+        by_number = {int(key): one for key, one in value.items()}
         return {str(new): by_number[old] for new, old in enumerate(kept) if old in by_number}
     return [value[i] for i in kept] if len(value) == layers else [new for new, old in enumerate(kept) if old in value]
 
 
-def _smaller(tree: JsonView, done: JsonView) -> Iterator[tuple[str, Any]]:
+def _smaller(tree: JsonView, done: JsonView) -> Iterator[tuple[str, object]]:
     for name, value in tree.items():
         if name in done or isinstance(value, bool):
             continue
         if name in ("rope_parameters", "rope_scaling") and isinstance(value, dict):
-            yield name, _rotation(cast(Json, value))
+            yield name, _rotation(value)
         elif name.endswith("token_id") and isinstance(value, int):
             yield name, value % VOCABULARY if value >= 0 else value
         elif name.endswith("token_id") and isinstance(value, list):
-            yield name, [one % VOCABULARY for one in cast(list[int], value)]
+            yield name, [one % VOCABULARY for one in value]
         elif isinstance(value, int):
             most = next((most for most, names in _MOST if _fits(name, names)), value)
             yield name, min(value, most)
@@ -141,11 +146,11 @@ def _rotation(tree: JsonView) -> Json:
     found: Json = {}
     for name, value in tree.items():
         if isinstance(value, dict):
-            found[name] = _rotation(cast(Json, value))
+            found[name] = _rotation(value)
         elif name == "original_max_position_embeddings" and isinstance(value, int):
             found[name] = ORIGINAL_POSITIONS
         elif isinstance(value, (list, tuple)):  # a factor for each pair of dimensions
-            found[name] = list(cast(Sequence[Any], value))[: HEAD_DIM // 2]
+            found[name] = list(value)[: HEAD_DIM // 2]
         else:
             found[name] = value
     return found

@@ -6,7 +6,7 @@ model.safetensors.index.json   shards that the index names; else the same as pyt
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from coa.errors import UserError
 from coa.pretrained.reading import read_object, reading, require_content
@@ -100,7 +100,7 @@ def _pickled(path: Path) -> Iterator[tuple[str, Stored]]:
     import torch
 
     with reading(f"{path}: cut short or damaged"):
-        found: Any = torch.load(path, map_location="meta", weights_only=True)
+        found = torch.load(path, map_location="meta", weights_only=True)
     if not isinstance(found, Mapping):
         raise UserError(f"{path}: a {type(found).__name__}, expected tensors by their names")
     for name, value in found.items():

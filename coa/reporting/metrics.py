@@ -77,7 +77,7 @@ def measured(record: Record) -> Iterator[tuple[str, float]]:
             yield whole(name), value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any) -> object:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if not hasattr(value, "shape"):

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coa.agent.grammar import parse
 from coa.json_object import Json, JsonView
@@ -15,6 +15,9 @@ from coa.reporting.readable import DASH, duration, look_up, number, percent
 from coa.spent import added, shares
 from coa.tasks.samples import result_name
 from coa.types import Task
+
+if TYPE_CHECKING:
+    import jinja2
 
 ROLE_COLOURS = {
     "think": "#667085",
@@ -125,7 +128,7 @@ def page(
 
 
 @cache
-def _template() -> Any:
+def _template() -> "jinja2.Template":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -341,6 +344,6 @@ def _names(report: JsonView, *paths: str) -> list[str]:
     return list(dict.fromkeys(name for path in paths for name in look_up(report, path) or {}))
 
 
-def _mean(estimate: Any) -> float | None:
+def _mean(estimate: JsonView | float | None) -> float | None:
     """Families may hold whole estimates or bare means."""
     return estimate["mean"] if isinstance(estimate, Mapping) else estimate

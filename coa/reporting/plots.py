@@ -4,9 +4,15 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, isfinite
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.ticker
+    import matplotlib.typing
 
 POINTS = 300
 """Maximum number of points of a line; more steps are averaged in buckets."""
@@ -16,7 +22,7 @@ INK, SOFT, LINE = "#1b2430", "#5d6878", "#e3e7ed"
 NAMED = {INK: "--ink", SOFT: "--soft", LINE: "--line"}
 """Colors that are CSS variables of the page, which differ in dark mode (`templates/report.css`). All other colors are
 lightened there by its `--lift`."""
-SETTINGS: Any = {
+SETTINGS: "dict[matplotlib.typing.RcKeyType, object]" = {
     # Text is not converted to paths: it is smaller, can be searched, and has the page's font.
     "svg.fonttype": "none",
     # Makes the SVG of equal figures equal.
@@ -69,7 +75,7 @@ def line_chart(series: Sequence[Series], *, share: bool = False) -> str:
     if not shown:
         return ""
 
-    def draw(axes: Any) -> None:
+    def draw(axes: "matplotlib.axes.Axes") -> None:
         for one, points in shown:
             _line(axes, one, points, alone=len(shown) == 1)
         lowest = min(y for _, points in shown for _, y in points)
@@ -86,17 +92,17 @@ def line_chart(series: Sequence[Series], *, share: bool = False) -> str:
     return _svg(draw, width=5.4, height=2.3)
 
 
-def _line(axes: Any, one: Series, points: Sequence[tuple[float, float]], *, alone: bool) -> None:
+def _line(axes: "matplotlib.axes.Axes", one: Series, points: Sequence[tuple[float, float]], *, alone: bool) -> None:
     xs, ys = zip(*points, strict=True)
-    style: dict[str, Any] = {"color": one.colour, "solid_joinstyle": "round"}
+    plot = partial(axes.plot, color=one.colour, solid_joinstyle="round")
     if len(points) > SMOOTHED and not one.peaks:
-        axes.plot(xs, ys, linewidth=0.8, alpha=0.4, **style)
+        plot(xs, ys, linewidth=0.8, alpha=0.4)
         ys = smooth(ys, len(points) // SMOOTHED)
     marker = "o" if len(points) < 8 else None
-    axes.plot(xs, ys, linewidth=1.8 if alone else 1.5, marker=marker, markersize=3.5, **style)
+    plot(xs, ys, linewidth=1.8 if alone else 1.5, marker=marker, markersize=3.5)
 
 
-def _svg(draw: Callable[[Any], None], *, width: float, height: float) -> str:
+def _svg(draw: "Callable[[matplotlib.axes.Axes], None]", *, width: float, height: float) -> str:
     """An SVG element of that size in inches."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -130,7 +136,7 @@ _OPENING = (
 )
 
 
-def _ticks(count: int, **how: Any) -> Any:
+def _ticks(count: int, **how: bool) -> "matplotlib.ticker.MaxNLocator":
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator(count, steps=[1, 2, 2.5, 5, 10], **how)

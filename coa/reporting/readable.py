@@ -13,7 +13,7 @@ def look_up(report: JsonView, path: str, *keys: str) -> Any:
 
     look_up(report, "evaluation.rl.families", "math.train")
     """
-    value: Any = report
+    value: object = report
     for key in (*path.split("."), *keys):
         if not isinstance(value, Mapping) or key not in value:
             return None

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from coa.errors import UserError
@@ -21,6 +22,9 @@ from coa.json_object import JsonView
 from coa.reporting.boundary import SinkBoundary
 from coa.reporting.metrics import Record, measured
 from coa.storage.files import write_atomically
+
+if TYPE_CHECKING:
+    import wandb
 
 START_S = 20
 """Maximum seconds to wait for wandb's server at the start; after that the run is logged offline."""
@@ -152,7 +156,7 @@ class WandbSink:
         wandb.teardown()  # returns once wandb's service has written everything and ended
         self._finished = True
 
-    def _start(self, wandb: Any) -> Any:
+    def _start(self, wandb: ModuleType) -> "wandb.Run":
         from wandb.errors import Error
 
         if self._mode is WandbMode.online:
@@ -164,7 +168,7 @@ class WandbSink:
                 wandb.teardown()  # otherwise its service keeps the run's id for the failed start
         return self._init(wandb, "offline")
 
-    def _init(self, wandb: Any, mode: str) -> Any:
+    def _init(self, wandb: ModuleType, mode: str) -> "wandb.Run":
         run = wandb.init(
             mode=mode,
             project=self._config.project,

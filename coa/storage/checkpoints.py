@@ -19,11 +19,14 @@ from importlib.metadata import version
 from itertools import takewhile
 from os.path import expanduser
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from coa.errors import UserError
 from coa.storage.digests import CHUNK, damage, on_disk
 from coa.storage.files import replacing
+
+if TYPE_CHECKING:
+    import pyarrow.fs
 
 RECORD = "checkpoint_manager_snapshot.json"
 PROGRESS = "progress.json"
@@ -48,7 +51,7 @@ def _of_name(name: str) -> tuple[int, int] | None:
 class CheckpointFolder:
     """A folder on a filesystem of pyarrow: the checkpoints of a stage, or the folder above several stages."""
 
-    filesystem: Any
+    filesystem: "pyarrow.fs.FileSystem"
     path: str
 
     def below(self, name: str) -> "CheckpointFolder":

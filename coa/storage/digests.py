@@ -12,11 +12,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING
 
 import xxhash
 
 from coa.storage.files import room_at, sync, sync_folder
+
+if TYPE_CHECKING:
+    import _typeshed
+    import pyarrow.fs
 
 FOLDER = "digests"
 READERS = 4
@@ -52,10 +56,10 @@ class RankFiles:
 class HashingStream:
     """An output stream that hashes what passes through it."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, inner: "pyarrow.NativeFile") -> None:
         self._inner, self._digest, self._size = inner, xxhash.xxh3_128(), 0
 
-    def write(self, data: Any) -> int:
+    def write(self, data: "_typeshed.ReadableBuffer") -> int:
         self._inner.write(data)
         self._digest.update(data)
         size = memoryview(data).nbytes
@@ -69,7 +73,9 @@ class HashingStream:
         return Written(self._size, self._digest.hexdigest())
 
 
-def write_file(filesystem: Any, path: PurePosixPath, fill: Callable[[HashingStream], object]) -> Written:
+def write_file(
+    filesystem: "pyarrow.fs.FileSystem", path: PurePosixPath, fill: Callable[[HashingStream], object]
+) -> Written:
     """Writes a file by `fill`; it is on the disk when this returns. Raises DiskFull or ReadOnlyDisk."""
     with room_at(Path(path)):
         filesystem.create_dir(str(path.parent), recursive=True)
@@ -81,7 +87,7 @@ def write_file(filesystem: Any, path: PurePosixPath, fill: Callable[[HashingStre
     return stream.written()
 
 
-def write_digests(filesystem: Any, checkpoint: str, rank: int, written: RankFiles) -> None:
+def write_digests(filesystem: "pyarrow.fs.FileSystem", checkpoint: str, rank: int, written: RankFiles) -> None:
     """Writes the digests of a rank's files, all of which are written."""
     path = PurePosixPath(checkpoint, FOLDER, f"rank-{rank:05}.json")
     text = json.dumps(asdict(written)).encode()
@@ -92,7 +98,7 @@ def write_digests(filesystem: Any, checkpoint: str, rank: int, written: RankFile
             sync_folder(folder)
 
 
-def rank_files(filesystem: Any, checkpoint: str) -> list[RankFiles]:
+def rank_files(filesystem: "pyarrow.fs.FileSystem", checkpoint: str) -> list[RankFiles]:
     """What the ranks have written into a checkpoint. Raises ValueError for digests that are damaged, and OSError."""
     from pyarrow.fs import FileSelector
 
@@ -100,7 +106,7 @@ def rank_files(filesystem: Any, checkpoint: str) -> list[RankFiles]:
     return [_read(filesystem, info) for info in filesystem.get_file_info(selector)]
 
 
-def damage(filesystem: Any, checkpoint: str) -> str:
+def damage(filesystem: "pyarrow.fs.FileSystem", checkpoint: str) -> str:
     """What is wrong with a checkpoint, in a few words; empty for a whole one. Files are read where they are on a disk:
     a store of objects has checksums of its own, and what is there is compared by size."""
     try:
@@ -119,7 +125,7 @@ def damage(filesystem: Any, checkpoint: str) -> str:
         return next(filter(None, readers.map(partial(_of_bytes, checkpoint), files.items())), "")
 
 
-def _of_sizes(filesystem: Any, checkpoint: str, files: Mapping[str, Written]) -> Iterator[str]:
+def _of_sizes(filesystem: "pyarrow.fs.FileSystem", checkpoint: str, files: Mapping[str, Written]) -> Iterator[str]:
     infos = filesystem.get_file_info([str(PurePosixPath(checkpoint, name)) for name in files])
     for (name, file), info in zip(files.items(), infos, strict=True):
         if not info.is_file:
@@ -140,12 +146,12 @@ def _of_bytes(checkpoint: str, named: tuple[str, Written]) -> str:
     return "" if digest.hexdigest() == file.digest else f"{name} is not what was written"
 
 
-def on_disk(filesystem: Any) -> bool:
+def on_disk(filesystem: "pyarrow.fs.FileSystem") -> bool:
     """Whether paths of the filesystem are paths of this machine, on a disk of its own or on a mounted one."""
     return getattr(filesystem, "type_name", "") == "local"
 
 
-def _read(filesystem: Any, info: Any) -> RankFiles:
+def _read(filesystem: "pyarrow.fs.FileSystem", info: "pyarrow.fs.FileInfo") -> RankFiles:
     with filesystem.open_input_stream(info.path) as stream:
         found = json.loads(stream.read())
     try:

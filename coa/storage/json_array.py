@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import ijson
 
 from coa.errors import UserError
 from coa.json_object import Json
 
-_Event = tuple[str, str, Any]
+_Event = tuple[str, str, object]
 
 
 def read_array(path: Path) -> Iterator[Json]:
@@ -48,7 +48,7 @@ def _objects(file: IO[bytes], path: Path) -> Iterator[Json]:
 
 def _checked(events: Iterable[_Event], path: Path) -> Iterator[_Event]:
     """The events; raises UserError for an object that has a key twice, of which ijson would keep the last value."""
-    opened: list[set[str]] = []
+    opened: list[set[object]] = []
     row = 0
     for event in events:
         _, kind, value = event

@@ -13,12 +13,12 @@ from typing import IO, Any
 from coa.errors import UserError
 from coa.storage.files import room_at, write_atomically
 
-Default = Callable[[Any], Any]
+Default = Callable[[object], object]
 """Converts a value that JSON does not support, as for `json.dumps`."""
 _BLOCK = 1 << 16
 
 
-def to_json(value: Any, *, default: Default | None = None, indent: int | None = None) -> str:
+def to_json(value: object, *, default: Default | None = None, indent: int | None = None) -> str:
     """The value as JSON that any reader takes: numbers that JSON does not have (NaN and infinities) are null."""
     try:
         return json.dumps(value, default=default, indent=indent, allow_nan=False)
@@ -31,7 +31,7 @@ def _null(_: str) -> None:
     """What Python's names of numbers that JSON does not have are read as."""
 
 
-def append_line(path: Path, value: Any, *, default: Default | None = None) -> None:
+def append_line(path: Path, value: object, *, default: Default | None = None) -> None:
     """Appends one line, which readers see as soon as this returns.
 
     Raises DiskFull if there is no room; a partly written line is then a torn tail.
@@ -66,7 +66,7 @@ def read_lines(path: Path) -> list[Any]:
     return values
 
 
-def write_lines(path: Path, values: Iterable[Any]) -> None:
+def write_lines(path: Path, values: Iterable[object]) -> None:
     """Replaces the file atomically by a file with these values."""
     write_atomically(path, "".join(f"{to_json(value)}\n" for value in values))
 

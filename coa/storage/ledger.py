@@ -6,12 +6,15 @@ get      returns what was put under the key, by this process or one before it
 
 import json
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from diskcache import Cache
 
 from coa.storage.files import full, room_at
+
+T = TypeVar("T")
 
 
 class Ledger:
@@ -20,7 +23,7 @@ class Ledger:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._cache = _guarded(folder, lambda: Cache(str(folder), eviction_policy="none", size_limit=1 << 62))
+        self._cache: Any = _guarded(folder, lambda: Cache(str(folder), eviction_policy="none", size_limit=1 << 62))
 
     def is_empty(self) -> bool:
         return _guarded(self._folder, lambda: len(self._cache)) == 0
@@ -30,13 +33,13 @@ class Ledger:
         text = _guarded(self._folder, lambda: self._cache.get(key))
         return None if text is None else json.loads(text)
 
-    def put(self, key: str, value: Any) -> None:
+    def put(self, key: str, value: object) -> None:
         """Keeps the value under the key; raises DiskFull if there is no room, and keeps nothing then."""
         text = json.dumps(value, ensure_ascii=False)
         _guarded(self._folder, lambda: self._cache.set(key, text))
 
 
-def _guarded(folder: Path, act: Any) -> Any:
+def _guarded(folder: Path, act: Callable[[], T]) -> T:
     """Returns the result of `act`; raises DiskFull if SQLite, or the file system below it, has no room."""
     try:
         with room_at(folder):

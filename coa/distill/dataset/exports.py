@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,7 +21,7 @@ from coa.agent.profiles import profile as find_profile
 from coa.distill.dataset.rows import Demonstration
 from coa.distill.dataset.shards import ROWS_AT_ONCE, read_rows, shard_path
 from coa.distill.dataset.tokens import read_tokens
-from coa.json_object import Json
+from coa.json_object import Json, JsonView
 from coa.registry import Registry
 from coa.storage.chunks import chunks
 from coa.storage.files import replacing, write_atomically
@@ -112,13 +111,13 @@ def user_turn(row: Demonstration, instructed: bool) -> str:
     return preface + escape(row.task.question)
 
 
-def _export_json(folder: Path, out: Path, as_item: Callable[[Demonstration], Json], described: Any) -> int:
+def _export_json(folder: Path, out: Path, as_item: Callable[[Demonstration], Json], described: JsonView) -> int:
     rows = _write_array(out / f"{NAME}.json", (as_item(row) for row in read_rows(folder) for _ in range(row.copies)))
     write_atomically(out / "dataset_info.json", json.dumps({NAME: described}, indent=2))
     return rows
 
 
-def _write_array(path: Path, items: Iterable[Any]) -> int:
+def _write_array(path: Path, items: Iterable[object]) -> int:
     """Writes a JSON array with one item per line; returns the number of items."""
     count = 0
     with replacing(path) as part, part.open("w", encoding="utf-8") as file:

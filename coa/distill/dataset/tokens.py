@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise, repeat
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -88,7 +87,7 @@ def _rewrite(path: Path, metadata: dict[bytes, bytes], codec: Codec, instructed:
     ):
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=texts.names):
             made = [_demonstrate(from_row(row), codec, instructed) for row in batch.to_pylist()]
-            columns: dict[str, list[Any]] = {
+            columns = {
                 "tokens": [len(one.token_ids) for one in made],
                 "prompt_length": [one.prompt_length for one in made],
                 "token_ids": [one.token_ids for one in made],
@@ -127,7 +126,7 @@ def read_tokens(folder: Path) -> Iterator[TokenRow]:
                         yield TokenRow(from_row(row), token_ids, mask, row["prompt_length"])
 
 
-def _lists(column: Any) -> Iterator[np.ndarray]:
+def _lists(column: pa.ListArray) -> Iterator[np.ndarray]:
     """The lists of a column as one array each, without a Python object for each element."""
     values = column.values.to_numpy(zero_copy_only=False)
     offsets = column.offsets.to_numpy()

@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 from coa.distill.sources.foreign import Reason, Refused
 from coa.json_object import JsonView
@@ -84,15 +83,15 @@ def read_message(raw: object, number: int = 1) -> Iterator[Message]:
     parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
     results = [part for part in parts if part.get("type") == "tool_result"]
     for part in results:
-        yield _message(TOOL, part.get("content"), answers=_text(part.get("tool_use_id")))
-    message = _message(
+        yield _with_content(Message(TOOL, answers=_text(part.get("tool_use_id"))), part.get("content"))
+    message = Message(
         role,
-        content,
         thought=reasoning_of(raw),
         uses=tuple(_uses(raw, parts)),
         answers=_text(raw.get("tool_call_id")),
         name=_text(raw.get("name")),
     )
+    message = _with_content(message, content)
     if attached := next((name for name in ATTACHED if raw.get(name)), ""):
         message = replace(message, attached=attached)
     if not results or message.text or message.uses or message.attached:
@@ -107,10 +106,10 @@ def system_of(messages: Iterable[Message]) -> str:
     return "\n".join(message.text for message in system)
 
 
-def _message(role: str, content: object, **fields: Any) -> Message:
-    if content is not None and role in (TOOL, ASSISTANT) and not _is_content(content):
+def _with_content(message: Message, content: object) -> Message:
+    if content is not None and message.role in (TOOL, ASSISTANT) and not _is_content(content):
         content = json.dumps(content, ensure_ascii=False, default=str)  # a result that is an object or a number
-    return Message(role, text_of(content), attached=other_part(content), **fields)
+    return replace(message, text=text_of(content), attached=other_part(content))
 
 
 def role_of(name: str) -> str:
@@ -185,13 +184,13 @@ def _uses(raw: JsonView, parts: Iterable[JsonView]) -> Iterator[ToolUse]:
             yield _use(part, _text(part.get("id")))
 
 
-def _parsed(value: object) -> Any:
+def _parsed(value: object) -> object:
     """A value that some data sets write as JSON text."""
     found = json_in(value) if isinstance(value, str) else value
     return value if found is None and value != "null" else found
 
 
-def json_in(text: str | bytes) -> Any:
+def json_in(text: str | bytes) -> object:
     """The value of JSON text; None for another text."""
     try:
         return json.loads(text)

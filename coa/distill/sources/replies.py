@@ -15,9 +15,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
 
-from coa.agent.grammar import ANSWER, OBSERVATION, TAGS, THINK, Kind, parse
+from coa.agent.grammar import ANSWER, OBSERVATION, TAGS, THINK, Chain, Kind, parse
 from coa.agent.lenient import read
 from coa.distill.sources.foreign import Answer, Call, Piece, Reason, Refused, Remark, Thought
 from coa.distill.sources.frames import RESPONSE
@@ -137,7 +136,7 @@ def _divided(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _literal(text: str) -> Any:
+def _literal(text: str) -> object:
     """The value of JSON, or of a Python literal that could be JSON; raises ValueError."""
     if (found := json_in(text)) is not None or text.strip() == "null":
         return found
@@ -179,7 +178,7 @@ def _of_action(text: str) -> list[ToolUse]:
     return found
 
 
-def _values_at(text: str) -> Iterator[Any]:
+def _values_at(text: str) -> Iterator[object]:
     """The JSON values with which a text begins, one after the other, in a fence or without one."""
     fenced = _FENCE.match(text)
     at = _GAP.match(text, fenced.end() if fenced else 0).end()  # type: ignore[union-attr]
@@ -192,7 +191,7 @@ def _values_at(text: str) -> Iterator[Any]:
         at = _GAP.match(text, end).end()  # type: ignore[union-attr]
 
 
-def _uses_in(value: Any) -> list[ToolUse]:
+def _uses_in(value: object) -> list[ToolUse]:
     """The calls of a JSON value, which is one call or a list of calls; none if it is something else."""
     uses = []
     for one in value if isinstance(value, list) else [value]:
@@ -264,7 +263,7 @@ def calls_by_tag(text: str) -> bool:
     return bool(chain) and TAGS[chain[-1].tag].kind is Kind.TOOL
 
 
-def _tagged(text: str) -> Any:
+def _tagged(text: str) -> Chain:
     """The chain of a text in our tags; empty for another text."""
     reading = read(text).parsed
     return reading.chain if reading.fault is None else ()

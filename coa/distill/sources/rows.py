@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from coa.agent.grammar import OBSERVATION, Span, render_span
 from coa.distill.sources.conversations import conversation_of
@@ -73,7 +72,7 @@ def data_rows(path: Path) -> Iterator[tuple[str, Row]]:
         yield from ((f"{path}, {at.unit} {at.number}", row) for at, row in read_file(path))
 
 
-def first_of(file: Path) -> Any:
+def first_of(file: Path) -> object:
     """The first record of a file: of JSON, the first of its array, or the file itself; None if there is none."""
     if file.suffix == JSONL:
         return next((record for _, record in records(file) if record is not None), None)

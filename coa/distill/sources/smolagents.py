@@ -64,7 +64,7 @@ def read_memories(path: Path, table: ToolTable, team: str) -> Iterator[ForeignRu
                     yield Refusal(at, Reason.UNREADABLE)
 
 
-def _memories(where: str, record: Any) -> Iterator[tuple[str, Any]]:
+def _memories(where: str, record: object) -> Iterator[tuple[str, Any]]:
     """The runs of a record, which is a run, the steps of one, or a list of runs; each with its place."""
     if isinstance(record, list) and record and all(isinstance(one, dict) and _steps(one) is not None for one in record):
         for number, one in enumerate(record, start=1):
@@ -183,7 +183,7 @@ def _answer(memory: JsonView, steps: Sequence[JsonView], team: str, table: ToolT
     return _text(next(found, None))
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 

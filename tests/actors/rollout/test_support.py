@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,8 @@ VLLM = Supported(["Qwen3ForCausalLM"], ["awq", "compressed-tensors", "inc", "mod
 
 
 def model(quantization: str, architecture: str = "Qwen3ForCausalLM") -> Pretrained:
-    return Pretrained(Path("m"), SimpleNamespace(model_type="qwen3"), (architecture,), quantization)
+    config: Any = SimpleNamespace(model_type="qwen3")
+    return Pretrained(Path("m"), config, (architecture,), quantization)
 
 
 @pytest.mark.parametrize("method", ["awq", "AWQ", "compressed_tensors", "compressed-tensors", "auto-round", "modelopt"])

@@ -29,7 +29,7 @@ def test_layers_of_one_kind_are_two() -> None:
 def test_rotary_embeddings_change_within_a_short_sequence() -> None:
     factors = [1.0 + i for i in range(48)]
     rope: dict[str, Any] = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": factors, "long_factor": factors}
-    small = shrunk(Phi3Config(rope_parameters=rope, original_max_position_embeddings=4096))
+    small: Any = shrunk(Phi3Config(rope_parameters=rope, original_max_position_embeddings=4096))
     assert small.rope_parameters["long_factor"] == factors[: small.hidden_size // small.num_attention_heads // 2]
     assert small.original_max_position_embeddings == ORIGINAL_POSITIONS
 
@@ -44,7 +44,7 @@ def test_settings_by_the_number_of_a_layer_follow_it() -> None:
 
 
 def test_tokens_with_a_meaning_are_in_the_small_vocabulary() -> None:
-    small = shrunk(GptOssConfig(eos_token_id=[200002, 199999], pad_token_id=199999))
+    small: Any = shrunk(GptOssConfig(eos_token_id=[200002, 199999], pad_token_id=199999))
     assert all(0 <= one < small.vocab_size for one in (*small.eos_token_id, small.pad_token_id))
 
 

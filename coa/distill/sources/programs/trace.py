@@ -11,7 +11,6 @@ import ast
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from coa.distill.sources.messages import ToolUse
 from coa.distill.sources.programs.values import (
@@ -63,14 +62,14 @@ class _Follower:
     def __init__(self, tools: Collection[str], answering: Collection[str]) -> None:
         self.trace = Trace()
         self._tools, self._answering = tools, answering
-        self._names: dict[str, Any] = {}
+        self._names: dict[str, object] = {}
         self._steps = 0
 
     def run(self, body: Sequence[ast.stmt]) -> None:
         for statement in body:
             self.trace.last = as_shown(self._statement(statement))
 
-    def _statement(self, statement: ast.stmt) -> Any:
+    def _statement(self, statement: ast.stmt) -> object:
         """The value that smolagents' interpreter shows for a statement."""
         self._count()
         match statement:
@@ -100,7 +99,7 @@ class _Follower:
             self._assign(target, value)
             yield
 
-    def _assign(self, target: ast.expr, value: Any) -> None:
+    def _assign(self, target: ast.expr, value: object) -> None:
         match target:
             case ast.Name(id=name) if name not in self._tools:
                 self._names[name] = value
@@ -112,7 +111,7 @@ class _Follower:
             case _:
                 give_up()
 
-    def _value(self, node: ast.expr) -> Any:
+    def _value(self, node: ast.expr) -> object:
         self._count()
         match node:
             case ast.Constant(value=str() | int() | float() | None):
@@ -154,7 +153,7 @@ class _Follower:
                 return as_text(text)
         give_up()
 
-    def _call(self, name: str, node: ast.Call) -> Any:
+    def _call(self, name: str, node: ast.Call) -> object:
         values = [self._value(one) for one in node.args]
         named = {word.arg or give_up(): self._value(word.value) for word in node.keywords}
         if name in self._answering:
@@ -165,7 +164,7 @@ class _Follower:
             arguments = {f"input {n}" if n > 1 else "input": value for n, value in enumerate(values, start=1)}
             if "input" in named and values:
                 give_up()
-            self.trace.calls.append(ToolUse(name, literal({**arguments, **named})))
+            self.trace.calls.append(ToolUse(name, {key: literal(one) for key, one in {**arguments, **named}.items()}))
             return Text((len(self.trace.calls) - 1,))
         if name == "print":  # smolagents' print ignores `sep` and `end`
             words = [part for value in values for part in (Text((" ",)), as_text(value))][1:]
@@ -173,7 +172,7 @@ class _Follower:
             return None
         return FUNCTIONS[name](*values) if name in FUNCTIONS and not named else give_up()
 
-    def _value_of_name(self, name: str) -> Any:
+    def _value_of_name(self, name: str) -> object:
         return self._names[name] if name in self._names else give_up()
 
     def _count(self) -> None:

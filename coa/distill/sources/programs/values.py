@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 MOST_STEPS, MOST_CHARACTERS = 10_000, 100_000
 """Limits of tracing, since a program is a model's text."""
@@ -31,7 +31,7 @@ def give_up() -> NoReturn:
     raise NotFollowed
 
 
-def as_text(value: Any) -> Text:
+def as_text(value: object) -> Text:
     """What `str` makes of a value."""
     match value:
         case Text():
@@ -43,7 +43,7 @@ def as_text(value: Any) -> Text:
     give_up()
 
 
-def as_shown(value: Any) -> Text:
+def as_shown(value: object) -> Text:
     """The text that is shown for a statement's value; a hole if that is unknown."""
     try:
         return as_text(value)
@@ -51,7 +51,7 @@ def as_shown(value: Any) -> Text:
         return Text((UNKNOWN,))
 
 
-def literal(value: Any) -> Any:
+def literal(value: object) -> object:
     """A value without holes; raises NotFollowed for a value with a hole, whose text is unknown."""
     match value:
         case Text():
@@ -75,12 +75,12 @@ def join_texts(texts: Sequence[Text]) -> Text:
     return Text(tuple(parts))
 
 
-def elements(value: Any) -> list[Any]:
+def elements(value: object) -> list[object]:
     """The elements over which a loop over the value iterates."""
     return list(value) if isinstance(value, list | dict) else give_up()
 
 
-def add(left: Any, right: Any) -> Any:
+def add(left: object, right: object) -> object:
     match left, right:
         case list(), list():
             return [*left, *right]
@@ -89,14 +89,14 @@ def add(left: Any, right: Any) -> Any:
     give_up()
 
 
-def repeat(left: Any, right: Any) -> str:
+def repeat(left: object, right: object) -> str:
     match left, right:
         case (str(one), int(times)) | (int(times), str(one)) if times * len(one) <= MOST_CHARACTERS:
             return one * times
     give_up()
 
 
-def item_of(held: Any, key: Any) -> Any:
+def item_of(held: object, key: object) -> object:
     match held, key:
         case list(), int() if -len(held) <= key < len(held):
             return held[key]
@@ -105,7 +105,7 @@ def item_of(held: Any, key: Any) -> Any:
     give_up()
 
 
-def call_method(value: Any, method: str, arguments: list[Any]) -> Any:
+def call_method(value: object, method: str, arguments: list[object]) -> object:
     match value, method, arguments:
         case list(), "append", [one]:
             value.append(one)
@@ -119,29 +119,32 @@ def call_method(value: Any, method: str, arguments: list[Any]) -> Any:
     give_up()
 
 
-def _range(*bounds: Any) -> list[int]:
-    if not all(isinstance(bound, int) for bound in bounds) or not 1 <= len(bounds) <= 2:
+def _range(*bounds: object) -> list[int]:
+    known = [bound for bound in bounds if isinstance(bound, int)]
+    if len(known) != len(bounds) or not 1 <= len(bounds) <= 2:
         give_up()
-    numbers = range(*bounds)
+    numbers = range(*known)
     return list(numbers) if len(numbers) <= MOST_STEPS else give_up()
 
 
-def _zip(*lists: Any) -> list[Any]:
+def _zip(*lists: object) -> list[list[object]]:
     return [list(row) for row in zip(*map(elements, lists), strict=False)]
 
 
-def _enumerate(*arguments: Any) -> list[Any]:
+def _enumerate(*arguments: object) -> list[list[object]]:
     match arguments:
-        case [several] | [several, int()]:
-            return [list(pair) for pair in enumerate(elements(several), *arguments[1:])]
+        case [several]:
+            return _enumerate(several, 0)
+        case [several, int(first)]:
+            return [list(pair) for pair in enumerate(elements(several), first)]
     give_up()
 
 
-def _one(make: Callable[[Any], Any]) -> Callable[..., Any]:
+def _one(make: Callable[[object], object]) -> Callable[..., object]:
     return lambda *arguments: make(arguments[0]) if len(arguments) == 1 else give_up()
 
 
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+FUNCTIONS: Mapping[str, Callable[..., object]] = {
     "str": _one(as_text),
     "list": _one(elements),
     "range": _range,

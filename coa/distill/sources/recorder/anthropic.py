@@ -60,7 +60,7 @@ def _completion(reply: Json, blocks: Sequence[Json], stop: str, usage: Json) -> 
     return Completion(message, finish, used, text_in(reply, "model"))
 
 
-def _blocks(content: Any) -> list[Any]:
+def _blocks(content: Any) -> list[object]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
 
 
@@ -78,7 +78,7 @@ def _messages(message: Json) -> Iterator[Json]:
         yield {"role": message.get("role"), "content": content_of(rest) or ""}
 
 
-def _as_message(blocks: Sequence[Any]) -> Json:
+def _as_message(blocks: Sequence[object]) -> Json:
     blocks = [block for block in blocks if isinstance(block, dict)]
     uses = [block for block in blocks if text_in(block, "type").endswith("tool_use")]
     return assistant(
@@ -88,11 +88,11 @@ def _as_message(blocks: Sequence[Any]) -> Json:
     )
 
 
-def _arguments(value: Any) -> str:
+def _arguments(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value or {}, ensure_ascii=False)
 
 
-def _text(block: Any) -> Any:
+def _text(block: object) -> object:
     """A text without what belongs to the protocol, such as marks of the cache."""
     if isinstance(block, dict) and block.get("type") == "text":
         return {"type": "text", "text": block.get("text")}
@@ -145,7 +145,7 @@ class MessagesStream(Stream):
         name = "thinking" if block.get("type") == "thinking" else "text"
         return {**block, name: text_in(block, name) + grown}
 
-    def _count(self, usage: Any) -> None:
+    def _count(self, usage: object) -> None:
         """Counts of later events are totals; some servers put zeros into the first or the last of them."""
         for name, value in usage.items() if isinstance(usage, dict) else ():
             if isinstance(value, int):

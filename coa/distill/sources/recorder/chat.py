@@ -9,7 +9,6 @@ If a request asks for several choices, the first is kept.
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
 
 from coa.distill.sources.messages import ATTACHED, json_in, other_part, reasoning_of, text_of
 from coa.distill.sources.recorder.completion import Asked, Completion, call_of, text_in
@@ -61,7 +60,7 @@ class ChatStream(Stream):
         """The call in the older form, `function_call`."""
         self._role = self._finish = self._model = ""
         self._usage: Json = {}
-        self._parts: list[Any] = []
+        self._parts: list[object] = []
         self._attached: Json = {}
         """Parts and fields of the message that are no text, such as pictures."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from coa.json_object import Json, JsonView
 
@@ -23,9 +22,9 @@ class Completion:
 class Asked:
     """A request, as one of chat completions."""
 
-    messages: Any
+    messages: object
     """None if the request could not be read."""
-    tools: Any = None
+    tools: object = None
     continues: str = ""
     """The id of the reply whose conversation the messages continue; empty if they are all."""
     missing: str = ""
@@ -37,7 +36,7 @@ def text_in(fields: JsonView, *names: str) -> str:
     return next((value for name in names if isinstance(value := fields.get(name), str) and value), "")
 
 
-def content_of(parts: Sequence[Any]) -> Any:
+def content_of(parts: Sequence[object]) -> object:
     """Parts of a message as its content: a text if all of them are texts; None if there are none."""
     texts = [part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
     if len(texts) == len(parts):
@@ -49,7 +48,7 @@ def call_of(key: object, name: object, arguments: str) -> Json:
     return {"id": key or "", "type": "function", "function": {"name": name or "", "arguments": arguments}}
 
 
-def assistant(texts: Sequence[Any], thoughts: Sequence[str], calls: Sequence[Json]) -> Json:
+def assistant(texts: Sequence[object], thoughts: Sequence[str], calls: Sequence[Json]) -> Json:
     """A message of the model. texts: parts of its content."""
     message: Json = {"role": "assistant", "content": content_of(texts)}
     if thought := "\n".join(filter(None, thoughts)):

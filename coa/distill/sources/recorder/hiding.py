@@ -26,7 +26,7 @@ def keys_of(headers: Mapping[str, str], query: Mapping[str, str]) -> frozenset[s
     return frozenset(key for key in found if len(key) >= SHORTEST_KEY)
 
 
-def hidden(value: Any, keys: Collection[str]) -> Any:
+def hidden(value: object, keys: Collection[str]) -> object:
     """A JSON value with the keys removed from its texts, at any depth; field names are unchanged."""
     root = [value]
     boxes: list[Any] = [root]

@@ -12,7 +12,6 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from coa.distill.sources.recorder.hiding import hidden
@@ -36,9 +35,9 @@ class Record:
     """HTTP status of the model endpoint's answer; 0 if there was no answer."""
     model: str
     stream: bool
-    messages: Any
+    messages: object
     """The messages as they were sent; None if the request could not be read."""
-    tools: Any
+    tools: object
     reply: JsonView | None
     """The assistant's message, or the part of it that arrived."""
     finish: str

@@ -9,7 +9,6 @@ A tool that the endpoint itself calls (`web_search_call`) is a call without a re
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from coa.distill.sources.messages import text_of
 from coa.distill.sources.recorder.completion import (
@@ -90,7 +89,7 @@ def _messages(items: Sequence[Json]) -> Iterator[Json]:
 
 def _pop_message(items: list[Json]) -> Iterator[Json]:
     """The message in some items of the model, which are removed; none if there are none."""
-    texts: list[Any] = []
+    texts: list[object] = []
     thoughts: list[str] = []
     calls: list[Json] = []
     for item in items:
@@ -117,11 +116,11 @@ def _call(kind: str, item: Json) -> Json:
     return call_of(key, name, arguments if isinstance(arguments, str) else json.dumps(arguments))
 
 
-def _content(content: Any) -> Any:
+def _content(content: object) -> object:
     return content_of([_part(part) for part in content]) if isinstance(content, list) else content
 
 
-def _part(part: Any) -> Any:
+def _part(part: object) -> object:
     if isinstance(part, dict) and part.get("type") in _TEXTS:
         return {"type": "text", "text": part.get("text")}
     if isinstance(part, dict) and part.get("type") == "refusal":

@@ -14,12 +14,11 @@ the disk is full, calls are still forwarded, and a warning is shown once.
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import aiohttp
@@ -222,7 +221,7 @@ async def serving(
         recorder.tally.close(config.folder)
 
 
-async def _to_client(sending: Any) -> None:
+async def _to_client(sending: Awaitable[object]) -> None:
     try:
         await sending
     except ConnectionError as error:
