@@ -3,12 +3,15 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coa.agent.grammar import TAGS, THINK, tag_pattern
 from coa.errors import UserError
 from coa.json_object import Json
 from coa.pretrained.reading import reading
+
+if TYPE_CHECKING:
+    import transformers
 
 DEFAULT = "default"
 """The name of the template that is used where a tokenizer has several."""
@@ -22,7 +25,7 @@ _ANSWER = "\x00Yes\x00"
 class ChatTemplate:
     """A template that takes a question once, as it is."""
 
-    tokenizer: Any
+    tokenizer: "transformers.TokenizersBackend"
     opening: str
     closing: str
     """The text after the question, the beginning of the assistant's message included."""
@@ -32,7 +35,7 @@ class ChatTemplate:
         return _applied(self.tokenizer, [_message("user", question)], tokenize=True)
 
 
-def read_template(tokenizer: Any, model: str) -> ChatTemplate:
+def read_template(tokenizer: "transformers.TokenizersBackend", model: str) -> ChatTemplate:
     """Raises UserError for a template that does not take a message of text once, as it is, or that begins the
     assistant's message with a tag of ours, which the policy has to write itself, or leaves a part of its header out."""
     require_template(tokenizer, model)
@@ -54,7 +57,7 @@ def read_template(tokenizer: Any, model: str) -> ChatTemplate:
     return ChatTemplate(tokenizer, opening, closing)
 
 
-def require_template(tokenizer: Any, model: str) -> None:
+def require_template(tokenizer: "transformers.TokenizersBackend", model: str) -> None:
     """Raises UserError if a tokenizer has no chat template, or several of which none is the default."""
     template = tokenizer.chat_template
     if not template:
@@ -64,7 +67,7 @@ def require_template(tokenizer: Any, model: str) -> None:
         raise UserError(f"{model}: its tokenizer has chat templates named {names}, and none named {DEFAULT}")
 
 
-def _around(tokenizer: Any, model: str) -> tuple[str, str]:
+def _around(tokenizer: "transformers.TokenizersBackend", model: str) -> tuple[str, str]:
     """The text before and after a question. A template that takes a message as a list of parts only, as those of models
     that see images do, is refused: servers and other programs give it texts."""
     with reading(f"{model}: its chat template does not take a question as text"):
@@ -76,7 +79,7 @@ def _around(tokenizer: Any, model: str) -> tuple[str, str]:
     return opening, closings[0]
 
 
-def _between(tokenizer: Any) -> str:
+def _between(tokenizer: "transformers.TokenizersBackend") -> str:
     """The text between a question and its answer; "" for a template that takes no answer."""
     said = [_message("user", _QUESTION), _message("assistant", _ANSWER)]
     try:
@@ -92,14 +95,15 @@ def _message(role: str, text: str) -> Json:
     return {"role": role, "content": text}
 
 
-def _applied(tokenizer: Any, messages: list[Json], *, tokenize: bool, begins: bool = True) -> Any:
+def _applied(
+    tokenizer: "transformers.TokenizersBackend", messages: list[Json], *, tokenize: bool, begins: bool = True
+) -> Any:
     """begins: whether the beginning of the assistant's message is written after the messages."""
-    return tokenizer.apply_chat_template(
-        messages, tokenize=tokenize, add_generation_prompt=begins, **({"return_dict": False} if tokenize else {})
-    )
+    options: Json = {"return_dict": False} if tokenize else {}
+    return tokenizer.apply_chat_template(messages, tokenize=tokenize, add_generation_prompt=begins, **options)
 
 
-def _is_other_header(tokenizer: Any, between: str, closing: str) -> bool:
+def _is_other_header(tokenizer: "transformers.TokenizersBackend", between: str, closing: str) -> bool:
     """Whether the marks before an answer are not those after which an answer is to begin."""
     added = (str(token) for token in tokenizer.get_added_vocab())
     marks = [text for text in added if text.strip() and not tag_pattern().fullmatch(text)]
@@ -108,7 +112,7 @@ def _is_other_header(tokenizer: Any, between: str, closing: str) -> bool:
     return bool(header) and header != mark.findall(closing)
 
 
-def _is_unfinished(tokenizer: Any, between: str, closing: str) -> bool:
+def _is_unfinished(tokenizer: "transformers.TokenizersBackend", between: str, closing: str) -> bool:
     """Whether a template that begins the assistant's message leaves the rest of its header out, apart from a thought
     that it writes before an answer."""
     message = _message("user", _QUESTION)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tokenizers import Tokenizer, decoders
@@ -24,6 +24,9 @@ from coa.agent.untrusted import Untrusted
 from coa.errors import UserError
 from coa.pretrained.reading import quiet, reading, require_content
 from coa.types import ENVIRONMENT, Mask, Status, Task, Tokens, Trajectory
+
+if TYPE_CHECKING:
+    import transformers
 
 NO_CHARACTER = 8
 """Number of tokens after which incomplete bytes are treated as invalid; a character has at most four bytes."""
@@ -252,7 +255,7 @@ class Codec:
         )
 
 
-def read_tokenizer(model: Path | str) -> Any:
+def read_tokenizer(model: Path | str) -> "transformers.TokenizersBackend":
     """The tokenizer of a Hugging Face model folder or hub name; raises UserError if there is none that can be used."""
     from transformers import AutoTokenizer  # slow to import
 

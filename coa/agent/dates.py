@@ -16,7 +16,7 @@ DIRECTIVES = tuple(f"%{name}" for name in ("-d", "-m", *"aAbBdejmyYDFxHIMSp"))
 _BEGUN = re.compile(r"\{#- prompts have the date (\d{4}-\d\d-\d\d) -#\}")
 
 
-def with_date(template: Any, day: date | None = None) -> Any:
+def with_date(template: object, day: date | None = None) -> Any:
     """The chat template with this day in place of today's; one that asks for no date is left as it is. day: None for
     the day that the template has already, else today. template: as a tokenizer of transformers has it; several by their
     names, or None."""
@@ -33,7 +33,7 @@ def with_date(template: Any, day: date | None = None) -> Any:
     return f"{{#- prompts have the date {day} -#}}{macro}\n{template}"
 
 
-def date_of(template: Any) -> date | None:
+def date_of(template: object) -> date | None:
     """The day that was written into a chat template, or into the first of several that has one; None if there is
     none."""
     if isinstance(template, Mapping):

@@ -7,7 +7,6 @@ The prompt is not part of it, since it follows from the task and the agent's con
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ class Said:
         runs = np.array(self.versions, np.int32).reshape(-1, 2)
         return np.repeat(runs[:, 0], runs[:, 1])
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _make_said, (self.token_ids.tobytes(), self.logprobs.tobytes(), self.versions, self.ended)
 
 
@@ -43,7 +42,7 @@ class Observed:
     token_ids: Tokens
     """Tokens of the whole result, even if the context has room for only a part and the episode ends with that part."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _make_observed, (self.token_ids.tobytes(),)
 
 

@@ -11,9 +11,14 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TypeVar
 
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
+
+from coa.json_object import Json
+
+Part = normalizers.Normalizer | pre_tokenizers.PreTokenizer | decoders.Decoder
+P = TypeVar("P", bound=Part)
 
 _PROBE = "Who"
 """A question that shows what a tokenizer does between the template and the question's first word."""
@@ -99,10 +104,10 @@ def take_prefix(tokenizer: Tokenizer) -> Tokenizer | None:
 class _Bare:
     """A part of a tokenizer without the blank, as its serialized state; None if nothing is left of it."""
 
-    state: Any
+    state: Json | None
     changed: bool
 
-    def made(self, kind: Callable[[], Any]) -> Any:
+    def made(self, kind: Callable[[], P]) -> P | None:
         """kind: any part of the same family; its own kind is in the state."""
         if self.state is None:
             return None
@@ -111,13 +116,13 @@ class _Bare:
         return part
 
 
-def _bare(part: Any) -> _Bare:
+def _bare(part: Part | None) -> _Bare:
     state = None if part is None else json.loads(part.__getstate__())
     bare = _without(state, decodes=isinstance(part, decoders.Decoder))
     return _Bare(bare, bare != state)
 
 
-def _without(state: Any, *, decodes: bool) -> Any:
+def _without(state: Json | None, *, decodes: bool) -> Json | None:
     match state:
         case {"type": "Sequence"}:
             kept = {

@@ -8,11 +8,14 @@ until every frequent word is one.
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from coa.agent.grammar import TAGS
+
+if TYPE_CHECKING:
+    import transformers
 
 PAD, BEGIN, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CHAT_TEMPLATE = (
@@ -57,7 +60,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
-def save_as_read(tokenizer: Any, folder: Path) -> None:
+def save_as_read(tokenizer: "transformers.PreTrainedTokenizerBase", folder: Path) -> None:
     """Writes a tokenizer of transformers so that it is read again as it was: SentencePiece's older way with blanks
     (`legacy`) is a setting that transformers reads and does not save."""
     tokenizer.save_pretrained(folder)

@@ -11,7 +11,6 @@ Vexon         an added token that is a word, no mark: encoded as the tokenizer d
 import re
 from collections.abc import Collection, Iterator
 from itertools import islice
-from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
@@ -119,7 +118,7 @@ class Untrusted:
         heads = {"<", *(mark[0] for mark in self.marks)}
         return "".join(one for one in self._normalise(text) if one not in heads)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._tokenizer.encode_special_tokens = True  # pickling a tokenizer loses this flag
 

@@ -14,13 +14,15 @@ All keys are optional, as long as there is a test. Also read are {"stdin": [text
 
 import ast
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TypeVar
 
 from coa.grading.digits import any_digits
 from coa.json_object import Json, JsonView
+
+T = TypeVar("T")
 
 TIME_LIMIT_S = 6.0
 """Seconds of CPU time for a test if the tests set no limit, as in LiveCodeBench."""
@@ -42,9 +44,9 @@ class Call:
     """A function, or a method of `class Solution`, that has to return one of the accepted values (JSON)."""
 
     function: str
-    arguments: tuple[Any, ...]
+    arguments: tuple[object, ...]
     keywords: JsonView
-    accepted: tuple[Any, ...]
+    accepted: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def _cases(tests: Json) -> Iterator[Feed | Call]:
         yield from _Assertions(function).read(assertions)
 
 
-def _pairs(inputs: Sequence[Any], outputs: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+def _pairs(inputs: Sequence[T], outputs: Sequence[T]) -> Iterator[tuple[T, T]]:
     if len(inputs) != len(outputs):
         raise ValueError(f"the tests have {len(inputs)} inputs and {len(outputs)} outputs")
     return zip(inputs, outputs, strict=True)
@@ -130,24 +132,24 @@ def _text(lines: str | Sequence[str]) -> str:
     return lines if isinstance(lines, str) else "\n".join(lines)
 
 
-def _function_name(function: Any) -> str:
+def _function_name(function: object) -> str:
     if not isinstance(function, str) or not function.isidentifier():
         raise ValueError(f"fn_name is {function!r}, which names no function")
     return function
 
 
-def _json_lines(text: str) -> tuple[Any, ...]:
+def _json_lines(text: str) -> tuple[object, ...]:
     return tuple(_json_value(line) for line in text.splitlines() if line.strip())
 
 
-def _json_value(text: str) -> Any:
+def _json_value(text: str) -> object:
     try:
         return json.loads(text)
     except ValueError as error:
         raise ValueError(f"{text[:80]!r} in the tests is not JSON: {error}") from error
 
 
-def _apps(function: str, fed: Any, wanted: Any) -> Call:
+def _apps(function: str, fed: str | Iterable[object], wanted: object) -> Call:
     """A test of APPS, which packs some values into a list of one: both forms are accepted."""
     arguments = _json_lines(fed) if isinstance(fed, str) else tuple(fed)
     accepted = (wanted, wanted[0]) if isinstance(wanted, list) and wanted else (wanted,)
@@ -219,7 +221,7 @@ class _Assertions:
             return self._values.get(expression.id, expression)
         return expression
 
-    def _literal(self, expression: ast.expr) -> Any:
+    def _literal(self, expression: ast.expr) -> object:
         try:
             return plain(ast.literal_eval(self._resolve(expression)))
         except (ValueError, TypeError) as error:
@@ -230,6 +232,6 @@ def _unreadable(node: ast.AST) -> ValueError:
     return ValueError(f"assertions: {ast.unparse(node)[:80]!r} is not a call with literals that equals a literal")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """The value as JSON would return it: tuples become lists, keys become strings."""
     return json.loads(json.dumps(value))

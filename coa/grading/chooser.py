@@ -6,7 +6,6 @@ behind each answer. The prompt is ours, since that of arXiv 2508.13167 is not pu
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from coa.agent.best_of import Candidate, Choice
 from coa.grading.judge import Decider, Form, JudgeConfig, escape, schema_of
@@ -76,7 +75,7 @@ def messages_of(question: str, attempts: Sequence[str], *, attempt_chars: int) -
 def form_of(attempts: int) -> Form[int]:
     """The form of a choice among this many attempts; the decision is an index from 0."""
 
-    def read(value: Any) -> tuple[int, str] | None:
+    def read(value: JsonView) -> tuple[int, str] | None:
         choice = value.get("choice")
         if not isinstance(choice, int) or isinstance(choice, bool) or not 1 <= choice <= attempts:
             return None

@@ -3,7 +3,6 @@
 import math
 import re
 from decimal import Decimal, InvalidOperation
-from typing import Any
 
 TOLERANCE = 1e-6
 """Tolerance of numbers with a fraction, as in programming contests: absolute below 1, relative above."""
@@ -50,7 +49,7 @@ def _number(word: str) -> Decimal | None:
         return None
 
 
-def same_value(output: Any, wanted: Any, *, exact: bool = False) -> bool:
+def same_value(output: object, wanted: object, *, exact: bool = False) -> bool:
     """Whether two JSON values are the same, numbers with a fraction within the tolerance; exact: without one."""
     if exact:
         return output == wanted

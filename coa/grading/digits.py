@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from threading import RLock
-from typing import Any
 
 MOST_DIGITS = 4300
 _LOCK = RLock()
@@ -27,7 +26,7 @@ def any_digits() -> Iterator[None]:
             sys.set_int_max_str_digits(before)
 
 
-def read_json(text: str) -> Any:
+def read_json(text: str) -> object:
     """The JSON value in a text that a program wrote. A whole number beyond the limit is a `Decimal`, which is read in
     linear time; other numbers are as usual."""
     return json.loads(text, parse_int=lambda digits: (int if len(digits) <= MOST_DIGITS else Decimal)(digits))

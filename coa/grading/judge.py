@@ -12,13 +12,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from coa.errors import JudgeDown, UserError
 from coa.http.addresses import is_web_address, redact
 from coa.http.client import HttpConfig
 from coa.http.keys import bearer
-from coa.json_object import Json
+from coa.json_object import Json, JsonView
 from coa.llm.completions import Completion, Rejected
 from coa.tools.base import ToolCall, UseTool
 from coa.tools.chat import Chat, Message
@@ -64,7 +64,7 @@ class JudgeConfig:
     """Maximum number of times that the judge is asked for a verdict."""
     prediction_chars: int = 4000
     """Maximum characters of an answer, from its beginning, that the judge gets."""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: Json = field(default_factory=dict)
     """Further fields of each request, as `extra` of a teacher's endpoint: null leaves a field out."""
     timeout_s: float = 20.0
     """Maximum seconds for one attempt at a request. A verdict may take several attempts within
@@ -120,7 +120,7 @@ async def grade_judged(answer: str, task: Task, use_tool: UseTool) -> float:
 
 
 T = TypeVar("T")
-Read = Callable[[Any], tuple[T, str] | None]
+Read = Callable[[JsonView], tuple[T, str] | None]
 """Reads a JSON object as a decision and its rationale; returns None if it is not a decision."""
 
 
@@ -282,7 +282,7 @@ def _as_json(text: str) -> str:
     return _BACKSLASH.sub(lambda found: found[0] if found[1] else r"\\", text)
 
 
-def _objects(text: str) -> Iterator[tuple[Any, int]]:
+def _objects(text: str) -> Iterator[tuple[JsonView, int]]:
     """The JSON objects in a text from left to right, each with its end offset, without nested objects."""
     decoder = json.JSONDecoder(strict=False)  # a rationale may have several lines
     at = text.find("{")
@@ -295,7 +295,7 @@ def _objects(text: str) -> Iterator[tuple[Any, int]]:
         at = text.find("{", at)
 
 
-def verdict(value: Any) -> tuple[bool, str] | None:
+def verdict(value: JsonView) -> tuple[bool, str] | None:
     judgement = str(value.get("judgement", value.get("judgment", ""))).strip().lower()
     if judgement not in ("correct", "incorrect"):
         return None

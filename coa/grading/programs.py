@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
-from typing import Any
 
 from coa.errors import ToolDown, UserError
 from coa.grading.cases import Call, Feed, Tests, read_case, read_tests, write_case
@@ -249,7 +248,7 @@ def judge_run(ended: Ended, case: Feed | Call, *, exact: bool = False) -> tuple[
     return (None, "") if right else (Why.WRONG, f"wanted {_short(case.accepted[0])}, got {_short(value.strip())}")
 
 
-def _short(value: Any, limit: int = 200) -> str:
+def _short(value: object, limit: int = 200) -> str:
     with any_digits():
         text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= limit else f"{text[:limit]}..."

@@ -9,10 +9,13 @@ import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
 from yarl import URL
+
+if TYPE_CHECKING:
+    import aiohttp
 
 _PRIVATE = tuple(
     map(
@@ -66,7 +69,7 @@ def is_public(address: str) -> bool:
     return parsed in _PUBLIC_6 and not any(parsed in network for network in _PRIVATE_6)
 
 
-def connect_publicly(address_info: tuple[int, int, int, str, tuple[Any, ...]]) -> socket.socket:
+def connect_publicly(address_info: "aiohttp.AddrInfoType") -> socket.socket:
     """A socket for one address of `getaddrinfo`'s form, as aiohttp's `socket_factory`; raises NotPublic."""
     family, kind, protocol, _, address = address_info
     if not is_public(address[0]):

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import aiohttp
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception
@@ -193,10 +193,12 @@ class Http:
     async def send(self, method: str, url: str | URL, body: object, headers: Mapping[str, str] | None) -> Reply:
         """Sends one request once. Returns its reply, whatever the status; raises NoReply if none can be read."""
         self.counts["attempts"] += 1
-        options: dict[str, Any] = {"json": body, "headers": {**HEADERS, **(headers or {})}, "allow_redirects": False}
+        headers = {**HEADERS, **(headers or {})}
         session, proxy = self._open(), proxy_of(URL(url)) if self._proxies else None
         try:
-            async with session.request(method, url, proxy=proxy, **options) as response:
+            async with session.request(
+                method, url, proxy=proxy, json=body, headers=headers, allow_redirects=False
+            ) as response:
                 data = await self._read(response)
         except TimeoutError:
             raise NoReply(TIMEOUT, f"nothing within {self.config.timeout_s:g} s", again=True) from None

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import PurePath
-from typing import Any
 
 from coa.http.keys import is_secret, secrets_in
 
@@ -91,7 +90,6 @@ def _detectors(without: Iterable[str]) -> Iterator[None]:
     from detect_secrets.settings import transient_settings
 
     left_out = {*RANDOM, *without}
-    known: Any = detectors()
-    names = sorted({one.__name__ for one in known.values()} - left_out)
+    names = sorted({one.__name__ for one in detectors().values()} - left_out)
     with transient_settings({"plugins_used": [{"name": name} for name in names]}):
         yield

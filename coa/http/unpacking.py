@@ -1,7 +1,6 @@
 """Unpacks HTTP bodies up to a limit, so that a megabyte of gzip cannot become a gigabyte of memory."""
 
 import zlib
-from typing import Any
 
 ACCEPTED = "gzip, deflate"
 """The header Accept-Encoding of a client that reads with `Unpacker`."""
@@ -30,7 +29,7 @@ class Unpacker:
         if self._encoding not in ("", "identity", "gzip", "deflate"):
             raise BadPacking("is packed in a way that was not asked for")
         self._limit = limit
-        self._stream: Any = None
+        self._stream: zlib._Decompress | None = None
         self._body = bytearray()
 
     @property

@@ -20,9 +20,11 @@ Lines that contradict each other are faults; accounts without faults balance. Pu
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from coa.json_object import JsonView
+
+K = TypeVar("K")
 
 Line = JsonView
 
@@ -235,13 +237,13 @@ class Accounts:
     def _fault(self, text: str) -> None:
         self.faults.append(f"line {self._line}: {text}")
 
-    def grouped(self, key: "Callable[[Attempt], Any]") -> dict[Any, list[Attempt]]:
-        rows: dict[Any, list[Attempt]] = {}
+    def grouped(self, key: Callable[[Attempt], K]) -> dict[K, list[Attempt]]:
+        rows: dict[K, list[Attempt]] = {}
         for attempt in self.attempts.values():
             rows.setdefault(key(attempt), []).append(attempt)
         return rows
 
-    def balance(self, key: "Callable[[Attempt], Any]" = lambda attempt: None) -> dict[Any, Counter[str]]:
+    def balance(self, key: Callable[[Attempt], object] = lambda attempt: None) -> dict[object, Counter[str]]:
         """Number of attempts by `key` and by state: one of OPEN, TRAINED, or the reason for which it was dropped. The
         sum of a row is the number of issued attempts."""
         return {name: Counter(map(self.state, attempts)) for name, attempts in self.grouped(key).items()}

@@ -9,12 +9,14 @@ sample that trains it, with that sample's advantage.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coa.types import ENVIRONMENT, Floats, Sample, Tokens
+
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 JOINING_SHARE = 1 / 8
 """Least share of its tokens for which a sample joins the tree of another: with fewer, rows of samples that are free to
@@ -218,10 +220,10 @@ def micro_batch(rows: Sequence[Sequence[Sample]], *, share: bool = True, members
     samples = [sample for row in rows for sample in row]
     trained = [np.flatnonzero(sample.loss_mask[1:]) + 1 for sample in samples]
 
-    def flat(pieces: Iterable[NDArray[Any]], dtype: type) -> NDArray[Any]:
+    def flat(pieces: Iterable[NDArray[np.generic]], dtype: type[Scalar]) -> NDArray[Scalar]:
         return np.concatenate([np.zeros(0, dtype), *pieces]).astype(dtype, copy=False)
 
-    def of(field: str, dtype: type) -> NDArray[Any]:
+    def of(field: str, dtype: type[Scalar]) -> NDArray[Scalar]:
         return flat((getattr(one, field)[where] for one, where in zip(samples, trained, strict=True)), dtype)
 
     sampled = sum(int((sample.versions != ENVIRONMENT).sum()) for sample in samples)
@@ -244,7 +246,7 @@ def micro_batch(rows: Sequence[Sequence[Sample]], *, share: bool = True, members
     )
 
 
-def _grid(rows: Sequence[NDArray[Any]]) -> Tokens:
+def _grid(rows: Sequence[NDArray[np.generic]]) -> Tokens:
     grid = np.zeros((len(rows), max(map(len, rows))), np.int32)
     for r, row in enumerate(rows):
         grid[r, : len(row)] = row

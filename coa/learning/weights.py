@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 Weights = NDArray[np.uint8]
 """A whole safetensors file in memory."""
+Buffer = bytes | memoryview | NDArray[np.generic]
 ITEM_BYTES = {
     "F64": 8,
     "I64": 8,
@@ -120,7 +121,7 @@ class Manifest:
         """Digest of all buckets, as 32 hexadecimal digits; independent of the version number."""
         return digest(b"".join(self.digests)).hex()
 
-    def check_bucket(self, index: int, data: "bytes | memoryview | NDArray[Any] | None") -> None:
+    def check_bucket(self, index: int, data: Buffer | None) -> None:
         """Raises IncompleteWeights if bucket `index` is missing or has the wrong size, DamagedWeights if its digest
         differs."""
         start, stop = self.layout.bucket(index)
@@ -160,12 +161,12 @@ def some(names: Sequence[str]) -> str:
     return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
 
 
-def digest(data: "bytes | memoryview | NDArray[Any]") -> bytes:
+def digest(data: Buffer) -> bytes:
     """16 bytes, xxh3_128 (https://xxhash.com): detects damage, not attacks."""
     return xxhash.xxh3_128_digest(memory_of(data))
 
 
-def memory_of(data: "bytes | memoryview | NDArray[Any]") -> memoryview:
+def memory_of(data: Buffer) -> memoryview:
     return data.data if isinstance(data, np.ndarray) else memoryview(data)
 
 
@@ -187,7 +188,7 @@ def lay_out(tensors: Iterable[tuple[str, str, Sequence[int]]], bucket_bytes: int
     return Layout(tuple(spans), bucket_bytes)
 
 
-def seal(version: int, layout: Layout, read: Callable[[int, int], "bytes | memoryview | NDArray[Any]"]) -> Manifest:
+def seal(version: int, layout: Layout, read: Callable[[int, int], Buffer]) -> Manifest:
     """The manifest of weights; `read(start, stop)` returns those bytes and is called once per bucket."""
     digests = tuple(digest(read(*layout.bucket(index))) for index in range(layout.buckets))
     return Manifest(version, layout, digests)

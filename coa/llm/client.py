@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any
 
 import aiohttp
 
@@ -110,7 +109,7 @@ class EndpointConfig:
     max_tokens: int | None = 4096
     """Maximum tokens of a reply; None leaves the limit to the endpoint. If a reply is cut off before its first word,
     its run fails."""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: Json = field(default_factory=dict)
     """Further fields of each request, in the endpoint's own names: `{reasoning_effort: low}`. They replace fields of
     the same name; null leaves a field out: `{max_tokens: null, max_completion_tokens: 4096}`."""
 
@@ -195,7 +194,7 @@ class Endpoint:
         seed: int | None,
         stop: Sequence[str] = (),
         on_send: Callable[[Usage], None] = lambda _: None,
-        **options: Any,
+        **options: object,
     ) -> Completion:
         """The completion for the messages. options: further fields of the request, which override the configuration's
         except `extra`. on_send: called before each attempt with the usage of this request, including that attempt.

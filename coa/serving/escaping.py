@@ -3,7 +3,6 @@ role, or end a tool's result."""
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from coa.agent.untrusted import Untrusted
 from coa.json_object import Json
@@ -27,7 +26,7 @@ class Escaping:
         self._refuse_ids(body.get("prompt"))
         return {name: self._each(value) if name in SHOWN else value for name, value in body.items()}
 
-    def _each(self, value: Any, key: str = "") -> Any:
+    def _each(self, value: object, key: str = "") -> object:
         match value:
             case str():
                 return value if key in FORMS and not self._has(value) else self._of(key)(value)
@@ -51,7 +50,7 @@ class Escaping:
     def _has(self, text: str) -> bool:
         return self.text(text) != text
 
-    def _refuse_ids(self, prompt: Any) -> None:
+    def _refuse_ids(self, prompt: object) -> None:
         lists = prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], list) else [prompt]
         for ids in lists:
             if isinstance(ids, list) and self._ids.intersection(one for one in ids if isinstance(one, int)):

@@ -1,10 +1,11 @@
 """Errors that clients receive, in the format of their protocol."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from coa.errors import UserError
-from coa.json_object import Json
+from coa.json_object import Json, JsonView
 from coa.serving.events import TOOL_DOWN
 
 _TYPES = {
@@ -51,8 +52,14 @@ class ApiError(UserError):
         return {"type": "error", "error": {"type": _TYPES.get(self.status, "api_error"), "message": self.message}}
 
 
-def invalid_form(error: Any) -> ApiError:
-    """An error with the first problem of a pydantic ValidationError."""
+class Invalid(Protocol):
+    """What pydantic and FastAPI raise for a body of another form."""
+
+    def errors(self) -> Sequence[JsonView]: ...
+
+
+def invalid_form(error: Invalid) -> ApiError:
+    """An error with the first problem of what validation found."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body")
     return ApiError(400, "invalid_value", f"{where}: {first['msg']}" if where else first["msg"], where or None)

@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from coa.config import read
 from coa.errors import UserError
@@ -48,7 +47,7 @@ def start_of(run: Path) -> Path:
 def caution_of(run: Path) -> str:
     """The line for a run none of whose checkpoints can be served, so that only its end is followed; else empty.
     Raises UserError for a config.yaml that can't be read."""
-    found: Any = read(path) if (path := run / "config.yaml").is_file() else {}
+    found = read(path) if (path := run / "config.yaml").is_file() else {}
     learner = _section(_section(found, STAGE), "learner")
     if _section(found, "checkpoints").get("storage") is not None:
         why = "checkpoints.storage keeps its checkpoints elsewhere"
@@ -61,7 +60,7 @@ def caution_of(run: Path) -> str:
     return f"{run} is followed to its finished model only: {why}"
 
 
-def _section(found: Any, name: str) -> JsonView:
+def _section(found: object, name: str) -> JsonView:
     return (found.get(name) if isinstance(found, Mapping) else None) or {}
 
 

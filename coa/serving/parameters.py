@@ -8,13 +8,12 @@ with a value that asks for nothing. Parameters that no schema has are refused as
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from coa.json_object import JsonView
 from coa.serving.faults import ApiError, invalid
 from coa.serving.limits.constraints import check_constraints
 
-Asks = Callable[[Any], bool]
+Asks = Callable[[object], bool]
 """Whether a value asks for something that would not be done."""
 
 
@@ -75,16 +74,16 @@ def _unsupported(name: str) -> ApiError:
     )
 
 
-def _is_set(value: Any) -> bool:
+def _is_set(value: object) -> bool:
     return value is not None and value is not False and value not in ("", [], {})
 
 
-def _beyond(*nothing: Any) -> Asks:
+def _beyond(*nothing: object) -> Asks:
     """nothing: values that ask for nothing."""
     return lambda value: _is_set(value) and not any(type(value) is type(one) and value == one for one in nothing)
 
 
-def _asks_form(value: Any) -> bool:
+def _asks_form(value: object) -> bool:
     """Of a format, or of an object with a `format`, and of its `verbosity`."""
     if not isinstance(value, Mapping):
         return _is_set(value)
@@ -93,17 +92,17 @@ def _asks_form(value: Any) -> bool:
     return not plain or any(map(_is_set, rest.values())) or _asks_form(value.get("format"))
 
 
-def _asks_any(value: Any) -> bool:
+def _asks_any(value: object) -> bool:
     """Of an object whose fields may all be null."""
     return any(map(_is_set, value.values())) if isinstance(value, Mapping) else _is_set(value)
 
 
-def _asks_more(value: Any) -> bool:
+def _asks_more(value: object) -> bool:
     """Of what a response is to include."""
     return _is_set(value) and (not isinstance(value, list) or any(one not in INCLUDED for one in value))
 
 
-def _asks_not_to_think(value: Any) -> bool:
+def _asks_not_to_think(value: object) -> bool:
     return _is_set(value) and (not isinstance(value, Mapping) or value.get("type") not in ("enabled", "adaptive"))
 
 

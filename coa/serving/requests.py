@@ -3,7 +3,6 @@
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -158,7 +157,7 @@ def messages_of(body: CreateResponse) -> list[Message]:
     return read_messages(item.model_dump() for item in items)
 
 
-def read_messages(rows: Iterable[Any]) -> list[Message]:
+def read_messages(rows: Iterable[object]) -> list[Message]:
     """Parses messages; raises ApiError for an invalid message."""
     try:
         return [Message.model_validate(row) for row in rows]

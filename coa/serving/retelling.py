@@ -112,7 +112,7 @@ def _parted(value: Json) -> tuple[str, str]:
     return shape, "".join(texts)
 
 
-def _shape(value: Any, texts: list[str]) -> Any:
+def _shape(value: object, texts: list[str]) -> object:
     match value:
         case dict():
             shape: Json = {}
@@ -129,7 +129,7 @@ def _shape(value: Any, texts: list[str]) -> Any:
             return value
 
 
-def _with_text(value: Any, text: str) -> Any:
+def _with_text(value: object, text: str) -> Any:
     """The event with another text; it has one."""
     match value:
         case dict():

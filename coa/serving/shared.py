@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from coa.json_object import Json
 from coa.serving.limits.quotas import Quota, Quotas
@@ -137,7 +136,7 @@ class Shared:
         self._store.put(owner, stored)
 
 
-def _broken_off(stored: Stored, **ended: Any) -> Stored:
+def _broken_off(stored: Stored, **ended: object) -> Stored:
     """The response, ended, including its open item."""
     items = [
         {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item

@@ -105,7 +105,7 @@ class ResponseStore:
             self._count, self._used = self._count - 1, self._used - row[0]
         return row is not None
 
-    def _row(self, query: str, values: tuple[Any, ...]) -> Any:
+    def _row(self, query: str, values: tuple[str, ...]) -> Any:
         with closing(self._rows.execute(query, values)) as rows:
             return next(iter(rows.fetchall()), None)
 

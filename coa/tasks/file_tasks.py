@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from coa.errors import UserError
 from coa.json_object import Json
@@ -59,7 +59,7 @@ class FileTasks(World):
         self.name = config.path
         self.columns, self.has_experts = within.columns, within.has_experts
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.settings, self._within)
 
     @property

@@ -11,12 +11,11 @@ file's name) names a benchmark of `coa.tasks.published.table` is read as a row o
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from coa.agent.profiles import PROFILES
 from coa.errors import UserError
@@ -25,7 +24,6 @@ from coa.grading.graders import GRADERS, grader_of, in_place_of
 from coa.grading.maths import MATHS
 from coa.grading.programs import TESTS
 from coa.paths import local
-from coa.registry import Registry
 from coa.seeds import fraction
 from coa.storage.texts import stem_of, suffix_of
 from coa.tasks.published.benchmark import Benchmark
@@ -177,8 +175,8 @@ def _task(item: Item, row: Row, location: Location, asked: _Asked, benchmark: Be
     of_profile = in_place_of(grader_of(own, item.answers), grader_of(profile, item.answers))
     default = benchmark.grader if benchmark else of_profile
     grader = called(row, "grader") or in_place_of(default, asked.grader)
-    _check_known(PROFILES, own, profile)
-    _check_known(GRADERS, grader, asked.grader or grader)
+    _check_known(PROFILES.find, own, profile)
+    _check_known(GRADERS.find, grader, asked.grader or grader)
     _check_answers(item.answers, grader)
     return Task(
         id=name if item.id is not None and benchmark is None else f"{family}-{name}",
@@ -195,11 +193,11 @@ def _family_of(row: Row, location: Location) -> str:
     return called(row, "data_source") or stem_of(location.path)
 
 
-def _check_known(known: Registry[Any], *names: str) -> None:
-    """Raises BadRow for a name that is not in `known`."""
+def _check_known(find: Callable[[str], object], *names: str) -> None:
+    """Raises BadRow for a name that `find` does not know."""
     for name in names:
         try:
-            known.find(name)
+            find(name)
         except UserError as error:
             raise BadRow(str(error)) from error
 
@@ -267,7 +265,7 @@ def _published(row: Row, location: Location, asked: _Asked, benchmark: Benchmark
     return task and replace(task, id=f"{benchmark.name if benchmark else task.family}-{index}")
 
 
-def _target(truth: Any) -> Any:
+def _target(truth: object) -> object:
     """The answer, unwrapped from {"target": [...], "question": ...} if a file has this form, as object or JSON text."""
     if isinstance(truth, str) and truth.lstrip().startswith("{"):
         try:

@@ -66,7 +66,7 @@ class World(ABC):
         """settings: an instance of the world's `settings_type`."""
         self.settings = settings
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.settings,)
 
     # --- tasks ------------------------------------------------------------------------------------------------------

@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from coa.concurrency import beyond_caller
+
+if TYPE_CHECKING:
+    import diskcache
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +101,7 @@ class DiskCache:
     def __init__(self, folder: str, max_bytes: int) -> None:
         self.failures = 0
         self._folder, self._max_bytes = folder, max_bytes
-        self._cache: Any = None
+        self._cache: diskcache.Cache | None = None
         self._hung = 0
         """Consecutive calls that timed out."""
         self._rest_until = 0.0
@@ -118,7 +121,7 @@ class DiskCache:
             await self._do(lambda cache: cache.close())
         self._thread.shutdown(wait=False)
 
-    async def _do(self, act: Callable[[Any], Any]) -> Any:
+    async def _do(self, act: Callable[["diskcache.Cache"], V]) -> V | None:
         from diskcache import Timeout  # SQLite's, when another process holds the lock
 
         loop = asyncio.get_running_loop()
@@ -140,20 +143,20 @@ class DiskCache:
         self._hung = 0
         return done
 
-    def _open_and(self, act: Callable[[Any], Any]) -> Any:
+    def _open_and(self, act: Callable[["diskcache.Cache"], V]) -> V:
         if self._cache is None:
             self._cache = _open(self._folder, self._max_bytes)
         return act(self._cache)
 
 
-def _open(folder: str, max_bytes: int) -> Any:
+def _open(folder: str, max_bytes: int) -> "diskcache.Cache":
     from diskcache import Cache, Disk
     from diskcache.core import MODE_PICKLE
 
     class Bytes(Disk):
         """Never unpickles: a pickle that another user wrote to the folder could run any code."""
 
-        def fetch(self, mode: int, filename: Any, value: Any, read: bool) -> Any:
+        def fetch(self, mode: int, filename: object, value: object, read: bool) -> object:
             if mode == MODE_PICKLE:
                 raise ValueError("an entry that this cache did not write")
             return super().fetch(mode, filename, value, read)

@@ -40,7 +40,7 @@ def comparisons() -> tuple[Equal, Equal]:
             text, is_real=not _IMAGINARY.search(expression), normalization_config=spelling, conversion_config=reading
         )
 
-    def same_constant(found: Any, right: Any) -> bool:
+    def same_constant(found: Expr, right: Expr) -> bool:
         found, right = found.doit(), right.doit()
         if any(number.has(nan, zoo, oo, -oo) for number in (found, right)):
             return bool(found == right and not found.has(nan, zoo))
@@ -52,7 +52,7 @@ def comparisons() -> tuple[Equal, Equal]:
         difference = abs(found.evalf(_DIGITS) - right.evalf(_DIGITS))
         return bool(difference <= abs(right.evalf(_DIGITS)) * 10 ** (-_DIGITS * 2 // 3))
 
-    def same_expression(found: Any, right: Any) -> bool:
+    def same_expression(found: Expr, right: Expr) -> bool:
         difference = nsimplify(found.doit() - right.doit(), rational=True)
         return difference == 0 or difference.expand() == 0 or simplify(difference) == 0
 

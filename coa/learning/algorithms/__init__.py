@@ -20,6 +20,7 @@ from typing import Any
 
 from coa.errors import UserError
 from coa.extensions import load_extensions
+from coa.json_object import JsonView
 from coa.learning.algorithms.base import Algorithm, LossSums, Sum, TokenBatch, Totals
 from coa.learning.algorithms.cispo import Cispo
 from coa.learning.algorithms.dr_grpo import DrGrpo
@@ -58,7 +59,7 @@ CALLED = {
 ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm", BUILT_IN)
 
 
-def make(name: str, surrogate: LossConfig | None = None, settings: Mapping[str, Any] | None = None) -> Algorithm:
+def make(name: str, surrogate: LossConfig | None = None, settings: JsonView | None = None) -> Algorithm:
     """The algorithm of that name; raises UserError for an unknown name or setting."""
     from coa.config import from_plain  # a process that only computes needs no settings
 

@@ -6,7 +6,6 @@ The numbers are those of OpenAI's structured outputs and functions, where it has
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from coa.json_object import JsonView
 from coa.serving.faults import ApiError, invalid
@@ -31,7 +30,7 @@ def check_constraints(given: JsonView) -> None:
             _check(name, value)
 
 
-def _check(name: str, value: Any) -> None:
+def _check(name: str, value: object) -> None:
     if name == "tools" and isinstance(value, list) and len(value) > TOOLS:
         raise _too_large(name, f"{len(value)} tools, at most {TOOLS}")
     _check_depth(name, value)
@@ -56,12 +55,12 @@ def _check(name: str, value: Any) -> None:
         raise _too_large(name, f"{enum_values} values to choose from, at most {ENUM_VALUES}")
 
 
-def _check_depth(name: str, value: Any) -> None:
+def _check_depth(name: str, value: object) -> None:
     if (depth := _depth(value)) > DEPTH:
         raise _too_large(name, f"nested {depth} deep, at most {DEPTH}")
 
 
-def _loaded(name: str, key: str, text: str) -> Any:
+def _loaded(name: str, key: str, text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -72,7 +71,7 @@ def _too_large(name: str, why: str) -> ApiError:
     return invalid(f"{name}: {why}", name, "constraint_too_large")
 
 
-def _depth(value: Any) -> int:
+def _depth(value: object) -> int:
     """How deep lists and objects are nested."""
     level, depth = [value], 0
     while level := [inner for one in level for inner in _inner(one)]:
@@ -82,7 +81,7 @@ def _depth(value: Any) -> int:
     return depth
 
 
-def _inner(value: Any) -> Sequence[Any]:
+def _inner(value: object) -> Sequence[object]:
     match value:
         case dict():
             return list(value.values())
@@ -92,7 +91,7 @@ def _inner(value: Any) -> Sequence[Any]:
             return ()
 
 
-def _objects(value: Any) -> Iterator[JsonView]:
+def _objects(value: object) -> Iterator[JsonView]:
     rest = [value]
     while rest:
         one = rest.pop()
@@ -101,7 +100,7 @@ def _objects(value: Any) -> Iterator[JsonView]:
         rest += _inner(one)
 
 
-def _schemas(value: Any) -> Iterator[Any]:
+def _schemas(value: object) -> Iterator[JsonView]:
     """The schemas in a parameter, each the root of its own references."""
     rest = [value]
     while rest:
@@ -121,7 +120,7 @@ def _never_ends(root: JsonView) -> bool:
     properties have itself as their type is fine."""
     ended: set[int] = set()
     for start in _objects(root):
-        path: dict[int, Iterator[Any]] = {id(start): _same_value(root, start)}
+        path: dict[int, Iterator[object]] = {id(start): _same_value(root, start)}
         while path:
             here, rest = next(reversed(path.items()))
             following = next((one for one in rest if isinstance(one, dict) and id(one) not in ended), None)
@@ -135,7 +134,7 @@ def _never_ends(root: JsonView) -> bool:
     return False
 
 
-def _same_value(root: JsonView, node: JsonView) -> Iterator[Any]:
+def _same_value(root: JsonView, node: JsonView) -> Iterator[object]:
     """The schemas that hold for the value that the node is for."""
     if isinstance(reference := node.get("$ref"), str):
         yield _resolved(root, reference)
@@ -144,7 +143,7 @@ def _same_value(root: JsonView, node: JsonView) -> Iterator[Any]:
             yield from found
 
 
-def _resolved(root: Any, reference: str) -> Any:
+def _resolved(root: object, reference: str) -> object:
     """The target of a reference within the schema, such as `#/$defs/node`; None if there is none."""
     if not reference.startswith("#"):
         return None

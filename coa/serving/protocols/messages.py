@@ -8,7 +8,6 @@ a tool of an MCP server, or of an extension ──► mcp_tool_use and mcp_tool_
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from coa.agent.grammar import ANSWER, TAGS, Kind
 from coa.json_object import Json, JsonView
@@ -196,7 +195,7 @@ def _mcp_block(bound: McpBinding, text: str) -> Json:
 def _result_block(call: Json, text: str) -> Json:
     """A tool's result. Anthropic's search has pages and no text, so the result is one page with a field of ours."""
     if call["type"] == "mcp_tool_use":
-        content: Any = [{"type": "text", "text": text}]
+        content: Json | list[Json] = [{"type": "text", "text": text}]
         return {"type": "mcp_tool_result", "tool_use_id": call["id"], "is_error": False, "content": content}
     match call["name"]:
         case "web_search":

@@ -4,7 +4,6 @@ A request is converted to a chat completion, and the chunks of its stream to eve
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from coa.json_object import Json
 from coa.serving.events import ServedUsage
@@ -69,7 +68,7 @@ def input_messages(body: CreateResponse) -> list[Json]:
     return messages
 
 
-def _texts(content: Any) -> list[Json]:
+def _texts(content: object) -> list[Json]:
     """The parts of a tool's output."""
     parts = _content(content)
     if not isinstance(parts, list) or any(part["type"] != "text" for part in parts):
@@ -77,7 +76,7 @@ def _texts(content: Any) -> list[Json]:
     return parts
 
 
-def _content(content: Any) -> Any:
+def _content(content: object) -> object:
     if not isinstance(content, list):
         return content
     parts = []
@@ -92,7 +91,7 @@ def _content(content: Any) -> Any:
     return parts
 
 
-def _tool(tool: Any) -> Json:
+def _tool(tool: object) -> Json:
     if not isinstance(tool, dict) or tool.get("type") != "function":
         kind = tool.get("type") if isinstance(tool, dict) else tool
         raise invalid(f"tools of type {kind!r} are the agent's; the model alone takes functions", "tools")
@@ -102,7 +101,7 @@ def _tool(tool: Any) -> Json:
     return {"type": "function", "function": function}
 
 
-def allowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any]:
+def allowed(tools: Sequence[Json], choice: object) -> tuple[Sequence[Json], object]:
     """The tools, and the choice among them; of a choice of type `allowed_tools`, only those that it names."""
     if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
         return tools, choice
@@ -112,13 +111,13 @@ def allowed(tools: Sequence[Json], choice: Any) -> tuple[Sequence[Json], Any]:
     return [tool for tool in tools if tool.get("name") in names], choice.get("mode", "auto")
 
 
-def _choice(choice: Any) -> Any:
+def _choice(choice: object) -> object:
     if isinstance(choice, dict) and choice.get("type") == "function":
         return {"type": "function", "function": {"name": choice.get("name")}}
     return choice
 
 
-def _format(form: Any) -> Any:
+def _format(form: object) -> Json | None:
     if not isinstance(form, dict) or form.get("type") in (None, "text"):
         return None
     if form["type"] == "json_schema":

@@ -1,7 +1,6 @@
 """A response under construction: its fields, its items, and the numbered events that report each change to a client."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from coa.json_object import Json, JsonView
 from coa.serving.detail import Detail
@@ -69,11 +68,11 @@ class Resource:
         self.response["output"].append({"type": kind, "id": self._new_id(prefix), **fields})
         return self._event("response.output_item.added", output_index=self._index, item=dict(self.item))
 
-    def of_item(self, kind: str, **fields: Any) -> Json:
+    def of_item(self, kind: str, **fields: object) -> Json:
         """An event about the open item."""
         return self._event(kind, item_id=self.item["id"], output_index=self._index, **fields)
 
-    def of_part(self, kind: str, **fields: Any) -> Json:
+    def of_part(self, kind: str, **fields: object) -> Json:
         """An event about the open item's only part."""
         return self.of_item(kind, content_index=0, **fields)
 
@@ -113,12 +112,12 @@ class Resource:
         self.item["summary"] = [part]
         return [self._of_summary("text.done", text=text), self._of_summary("part.done", part=part), self.item_done()]
 
-    def _of_summary(self, kind: str, **fields: Any) -> Json:
+    def _of_summary(self, kind: str, **fields: object) -> Json:
         return self.of_item(f"response.reasoning_summary_{kind}", summary_index=0, **fields)
 
     # --- fields that the published schema does not have -----------------------------------------------------------
 
-    def note(self, **fields: Any) -> None:
+    def note(self, **fields: object) -> None:
         """Fields of the open item, `coa:NAME`, if the request asked for all."""
         if self._all:
             self.item.update({f"coa:{name}": value for name, value in fields.items()})
@@ -150,7 +149,7 @@ class Resource:
     def _index(self) -> int:
         return len(self.response["output"]) - 1
 
-    def _event(self, kind: str, **fields: Any) -> Json:
+    def _event(self, kind: str, **fields: object) -> Json:
         event = {"type": kind, "sequence_number": self._number, **fields}
         self._number += 1
         return event

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from difflib import get_close_matches
-from typing import Any
 
 from coa.json_object import Json
 
@@ -46,7 +45,7 @@ def repeated(names: Iterable[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
-def once(pairs: Sequence[tuple[str, Any]]) -> Row:
+def once(pairs: Sequence[tuple[str, object]]) -> Row:
     """A JSON object; raises BadRow if it has a key twice, of which `json` would keep the last value."""
     row = dict(pairs)
     if len(row) < len(pairs):
@@ -54,7 +53,7 @@ def once(pairs: Sequence[tuple[str, Any]]) -> Row:
     return row
 
 
-def missing(value: Any) -> bool:
+def missing(value: object) -> bool:
     """Whether a row has no value in a column: None, or NaN as pandas writes it."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
@@ -78,7 +77,7 @@ def answers(row: Row, *keys: str) -> tuple[str, ...]:
     return texts
 
 
-def _answer(value: Any) -> str:
+def _answer(value: object) -> str:
     """An accepted answer as a text; empty for anything but a text or a finite number."""
     match value:
         case bool():
@@ -106,7 +105,7 @@ def _absent(row: Row, keys: Sequence[str], said: str) -> BadRow:
     return BadRow(f"{said}; the row has {_cut(', '.join(map(repr, row))) or 'no value'}{nearest}")
 
 
-def brief(value: Any) -> str:
+def brief(value: object) -> str:
     """A value as JSON, as an error shows it: cut, and of an object only the keys."""
     if isinstance(value, dict):
         return f"an object with {_cut(', '.join(map(repr, value))) or 'no keys'}"

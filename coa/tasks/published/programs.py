@@ -12,6 +12,7 @@ from typing import Any
 
 from coa.grading.cases import EXACT, TIME_LIMIT_S, read_tests
 from coa.grading.digits import any_digits
+from coa.json_object import JsonView
 from coa.tasks.published.item import BadRow, Item, Reader, Row, called, text
 
 MAX_TESTS_BYTES = 1 << 28
@@ -82,7 +83,7 @@ def checked(truth: str) -> str:
     return truth
 
 
-def encode_tests(**tests: Any) -> str:
+def encode_tests(**tests: object) -> str:
     """The JSON text of tests."""
     return checked(json.dumps(tests))
 
@@ -133,7 +134,7 @@ def _cases(source: str, column: str) -> list[tuple[str, dict[str, str]]]:
         raise BadRow(f"`{column}` is not a list of tests with `input`, `output` and `testtype`") from error
 
 
-def _columns(columns: Any, column: str) -> list[tuple[str, str]]:
+def _columns(columns: JsonView | None, column: str) -> list[tuple[str, str]]:
     """{"input": [..], "output": [..]} as pairs; empty if there are none."""
     if columns is None:
         return []

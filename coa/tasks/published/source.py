@@ -5,18 +5,21 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coa.errors import UserError
 from coa.storage.texts import lines, suffix_of, unreadable
 from coa.tasks.published.benchmark import Hub
 from coa.tasks.published.item import BadRow, Row, brief, once, repeated
+
+if TYPE_CHECKING:
+    import pyarrow
 
 SEPARATORS = ",;\t|"
 MISSING = frozenset({"nan", "NaN", "NaT", "<NA>"})
@@ -166,7 +169,7 @@ def _saved(path: Path, hub: Hub | None) -> Rows:
     yield from _tables(path, found.with_format("arrow").iter(256))  # the Arrow format does not decode images
 
 
-def _tables(path: Path, tables: Any) -> Rows:
+def _tables(path: Path, tables: Iterable["pyarrow.RecordBatch | pyarrow.Table"]) -> Rows:
     number = 0
     for table in tables:
         for row in table.to_pylist():
@@ -190,7 +193,7 @@ def _files(folder: Path, hub: Hub | None) -> Sequence[Path]:
     return [folder / path for path in found]
 
 
-def _parse_json(text: str, path: Path, location: Location | None = None) -> Any:
+def _parse_json(text: str, path: Path, location: Location | None = None) -> object:
     """location: the line that the text is, if it is one line of a file."""
     try:
         return json.loads(text, object_pairs_hook=once)
@@ -219,7 +222,7 @@ def _rows_before_repeated(text: str) -> int:
     return count
 
 
-def _object(row: Any, location: Location) -> Row:
+def _object(row: object, location: Location) -> Row:
     if not isinstance(row, dict):
         raise location.error(f"not a JSON object, but {brief(row)}")
     return row

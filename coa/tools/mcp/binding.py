@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from coa.json_object import Json, JsonView
 from coa.tools.fences import unfenced
@@ -43,7 +42,7 @@ class McpBinding:
             raise ValueError(expected)
         return {**value, **fixed}
 
-    def arguments_or_text(self, text: str) -> Any:
+    def arguments_or_text(self, text: str) -> Json | str:
         """The arguments, or the text itself if it does not contain arguments."""
         try:
             return self.arguments(text)
@@ -55,7 +54,7 @@ def _only(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ""
 
 
-def _value(text: str, schema: object, root: JsonView) -> Any:
+def _value(text: str, schema: object, root: JsonView) -> object:
     """A tag's text as the only argument: unchanged if the tool takes a text there (a program without its fence), or
     else as JSON."""
     if "string" in (_types(schema, root, DEEPEST) or ("string",)):

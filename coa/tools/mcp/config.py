@@ -3,11 +3,11 @@
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from coa.errors import UserError
 from coa.http.addresses import is_web_address, redact
 from coa.http.keys import read_key
+from coa.json_object import Json
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class McpTagConfig:
     argument: str = ""
     """Argument that receives the tag's text; empty takes the only argument that the tool requires, or else its only
     argument. If the tool requires several, the tag's text is a JSON object of arguments."""
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: Json = field(default_factory=dict)
     """Arguments that are the same in each call."""
     cached: bool = False
     """Whether calls with the same text share one result; set it only for a tool without side effects."""

@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from yarl import URL
 
@@ -22,13 +22,16 @@ from coa.http.proxies import is_loopback
 from coa.json_object import JsonView
 from coa.tools.mcp.config import McpConfig
 
+if TYPE_CHECKING:
+    import mcp.types
+
 MAX_BYTES = 1 << 24
 """Maximum bytes of one event of a server; a longer event counts as a failure of the server."""
 
 
 @dataclass(eq=False)
 class _Session:
-    ready: asyncio.Future[Any]
+    ready: asyncio.Future["mcp.Client"]
     """The client once it is connected, or ToolDown."""
     tools: dict[str, JsonView] = field(default_factory=dict)
     """The schema of the arguments of each tool."""
@@ -122,7 +125,7 @@ _NO_ERROR, _TOOL_ERROR = 0, 1
 """Codes in addition to those of JSON-RPC, which are negative."""
 
 
-async def _result_of(client: Any, tool: str, arguments: JsonView) -> tuple[str, int]:
+async def _result_of(client: "mcp.Client", tool: str, arguments: JsonView) -> tuple[str, int]:
     """The result of a call, or the reason why there is none, and its code."""
     from mcp import MCPError
     from pydantic import ValidationError
@@ -136,7 +139,7 @@ async def _result_of(client: Any, tool: str, arguments: JsonView) -> tuple[str, 
     return text_of(result), _TOOL_ERROR if result.is_error else _NO_ERROR
 
 
-def text_of(result: Any) -> str:
+def text_of(result: "mcp.types.CallToolResult") -> str:
     """A result's text, or the JSON of its structured content if it has no text; content that is no text is named by its
     type and address."""
     texts = list(map(_text_of_block, result.content))
@@ -146,7 +149,7 @@ def text_of(result: Any) -> str:
     return "\n".join(texts)
 
 
-def _text_of_block(block: Any) -> str:
+def _text_of_block(block: "mcp.types.ContentBlock") -> str:
     match block.type:
         case "text":
             return block.text
@@ -163,7 +166,7 @@ def lacking(where: str, tool: str, listed: JsonView) -> str:
     return f"{where} has no tool {tool}; it has {', '.join(listed) or 'none'}"
 
 
-async def _list(client: Any) -> dict[str, JsonView]:
+async def _list(client: "mcp.Client") -> dict[str, JsonView]:
     found: dict[str, JsonView] = {}
     cursor = None
     while True:
@@ -174,7 +177,7 @@ async def _list(client: Any) -> dict[str, JsonView]:
 
 
 @asynccontextmanager
-async def _client(config: McpConfig, mode: str) -> AsyncIterator[Any]:
+async def _client(config: McpConfig, mode: str) -> AsyncIterator["mcp.Client"]:
     import httpx2
     from mcp import Client, StdioServerParameters
     from mcp.client.streamable_http import streamable_http_client

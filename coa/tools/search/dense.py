@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from types import ModuleType
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class Encoder:
         except ImportError as error:
             raise _missing(error) from error
         try:
-            self._model: Any = SentenceTransformer(config.encoder)
+            self._model = SentenceTransformer(config.encoder)
         except (OSError, ValueError) as error:
             raise UserError(f"encoder {config.encoder}: {_first_line(error)}") from error
         self._config = config
@@ -141,7 +142,7 @@ def _files(folder: Path) -> list[tuple[str, int, int]]:
     return [(str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 
-def _faiss() -> Any:
+def _faiss() -> ModuleType:
     try:
         import faiss  # pyright: ignore[reportMissingImports]
     except ImportError as error:

@@ -102,10 +102,10 @@ def declared_charset(data: bytes) -> str:
 
 def feed_text(markup: str) -> str:
     """The entries of an RSS or Atom feed, each with its title, date, link and summary; "" if it has none."""
-    etree: Any = import_module("lxml.etree")  # slow to import
+    etree = import_module("lxml.etree")  # slow to import
     parser = etree.XMLParser(recover=True, no_network=True, resolve_entities=False, encoding="utf-8")
     root = etree.fromstring(markup.encode(errors="replace"), parser)
-    entries = [] if root is None else [node for node in root.iter() if _name(node) in ("item", "entry")]
+    entries = [] if root is None else [node for node in root.iter() if _name(node.tag) in ("item", "entry")]
     return "\n\n".join(filter(None, map(_entry, entries)))
 
 
@@ -113,7 +113,7 @@ def _entry(node: Any) -> str:
     """ "Title (date) link", and the summary on a line of its own."""
     found: dict[str, str] = {}
     for child in node:
-        part = _PARTS.get(_name(child), "")
+        part = _PARTS.get(_name(child.tag), "")
         text = visible_words(" ".join(child.itertext()))
         if part == "link" and child.get("rel", "alternate") == "alternate":
             text = text or child.get("href", "")
@@ -131,9 +131,9 @@ _PARTS = dict.fromkeys(("pubDate", "published", "updated", "date"), "date") | {
 """The part of an entry that a child of it is, by the child's name in any namespace."""
 
 
-def _name(node: Any) -> str:
-    """The name of an element without its namespace; "" for a comment."""
-    return node.tag.rpartition("}")[2] if isinstance(node.tag, str) else ""
+def _name(tag: object) -> str:
+    """The name of an element without its namespace; "" for a comment, whose tag is a function."""
+    return tag.rpartition("}")[2] if isinstance(tag, str) else ""
 
 
 def main_text(markup: str) -> str:

@@ -7,11 +7,11 @@ goal (BM25) are shown unchanged, in their order.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from coa.errors import ToolDown
 from coa.http.addresses import redact
 from coa.http.client import HttpConfig
+from coa.json_object import Json
 from coa.tools.chat import Chat
 
 PROMPT = """\
@@ -54,7 +54,7 @@ class SummaryConfig:
     page_chars: int = 60_000
     """Maximum characters of a page, from its beginning, that are sent to the summary model; they have to fit into its
     context."""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: Json = field(default_factory=dict)
     """Further fields of each request, as `extra` of a teacher's endpoint: null leaves a field out."""
     timeout_s: float = 60.0
     """Maximum seconds for one attempt at a summary; `executor.call_s_of.crawl_page` has to be longer."""
