@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coa.distill.sources.foreign import Answer, Call, Computed, ForeignRun, Piece, Reason, Refused
-from coa.distill.sources.programs.pieces import INTERPRETER, as_prints
+from coa.distill.sources.programs import INTERPRETER, as_prints
 from coa.errors import ToolDown
 from coa.tools.sandbox.run import Ended
 from coa.tools.sandbox.sandbox import Sandbox, SandboxConfig

@@ -37,7 +37,7 @@ from coa.distill.sources.foreign import (
 from coa.distill.sources.frames import LOGS, NOT_PARSED
 from coa.distill.sources.match import Tasks
 from coa.distill.sources.messages import ASSISTANT, SYSTEM, TOOL, read_message, read_messages, system_of
-from coa.distill.sources.programs.pieces import gives_answer, pieces_of_program
+from coa.distill.sources.programs import gives_answer, pieces_of_program
 from coa.distill.sources.replies import (
     MARKS,
     agent_name,

@@ -9,7 +9,7 @@ from coa.distill.sources.calls import Conversation, echoes
 from coa.distill.sources.foreign import Reason, Refused
 from coa.distill.sources.frames import CALLING, Seen, is_marked, read_seen
 from coa.distill.sources.messages import TOOL, USER, Message, ToolUse, json_in
-from coa.distill.sources.programs.holes import fill
+from coa.distill.sources.programs import fill
 from coa.distill.sources.replies import responses_in, unwrapped
 from coa.json_object import JsonView
 

@@ -34,7 +34,7 @@ from coa.distill.sources.foreign import (
 )
 from coa.distill.sources.frames import Seen, plan_in
 from coa.distill.sources.messages import reasoning_of, text_of
-from coa.distill.sources.programs.pieces import INTERPRETER, answering_tools, pieces_of_program
+from coa.distill.sources.programs import INTERPRETER, answering_tools, pieces_of_program
 from coa.distill.sources.replies import MARKS, pieces_of, split_program
 from coa.distill.sources.results import told_apart
 from coa.distill.sources.source import JSON, JSONL, files, records

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from coa.distill.sources import read_tools
 from coa.distill.sources.foreign import Answer, Call, Computed, Piece, Reason, Refused
 from coa.distill.sources.frames import Seen, read_seen, shown_by
-from coa.distill.sources.programs.holes import fill
-from coa.distill.sources.programs.pieces import free_names, pieces_of_program
+from coa.distill.sources.programs import fill, free_names, pieces_of_program
 
 TABLE = read_tools(None)
 
@@ -34,11 +33,10 @@ PROGRAMS: Sequence[tuple[str, Seen | None, Sequence[Piece]]] = [
     ("r = wiki_search('a')\nprint('found:', r)\nr", logs("found: of\na\n", "of\na"), [search("a", "of\na")]),
     ("r = wiki_search('a')\nprint(r)", Seen("other frames: of a"), [search("a", "other frames: of a")]),
     ("a = wiki_search('a')\nb = wiki_search('b')\nprint(a, '|', b)", logs("of\na | of b\n"), BOTH),
-    ("for q in ['a', 'b']:\n    print(f'{q}: {wiki_search(q)}')", logs("a: of\na\nb: of b\n"), BOTH),
-    ("rs = {q: wiki_search(q) for q in ('a', 'b')}\nfor q, r in rs.items():\n  print('#' + q, r)",
-     logs("#a of\na\n#b of b\n"), BOTH),
-    ("import re\nout = []\nfor q in ['a', 'b']:\n  out.append(wiki_search(q))\nprint(('=' * 3).join(out))",
-     logs("of\na===of b\n"), BOTH),
+    ("q = 'a'\nprint(f'{q}: {wiki_search(q)}')\nprint('b:', wiki_search('b'), end='')",
+     logs("a: of\na\nb: of b\n"), BOTH),
+    ("n = -3\nprint(n, None, wiki_search(['a', 'b'], n=n))", logs("-3 None of a\n"),
+     [Call("wiki_search", {"input": ["a", "b"], "n": -3}, "of a")]),
     ("print(wiki_search('a'))\nfinal_answer('Berg')", logs("of\na\n", "Berg"), [search("a", "of\na"), Answer("Berg")]),
     ("town = 'Berg'\nfinal_answer(f'{town} !')", None, [Answer("Berg !")]),
     ("finish = 3\nfinal_answer(answer=finish)", logs("", "3"), [Answer("3")]),
@@ -46,8 +44,7 @@ PROGRAMS: Sequence[tuple[str, Seen | None, Sequence[Piece]]] = [
     ("print(1 + 1)", logs("2\n"), [Call("python_interpreter", {"code": "print(1 + 1)"}, "2")]),
     ("x = (", Seen("", "never closed"), [Call("python_interpreter", {"code": "x = ("}, "Error: never closed")]),
     ("print(wiki_search('a'))", None, [search("a", None)]),
-    ("for q in ('a', 'b', 'c'):\n  print(wiki_search(q))", Seen("Execution logs:\nof a", "down"),
-     [search("a", "of a"), search("b", "Error: down")]),
+    ("print(wiki_search('a'))", Seen("Execution logs:\n", "down"), [search("a", "Error: down")]),
 ]  # fmt: skip
 
 
@@ -62,19 +59,34 @@ def test_a_program_that_calls_tools_is_these_calls_with_their_results(
     ("program", "seen", "reason"),
     [
         ("print(wiki_search('a'))\nprint(wiki_search('b'))", logs("of\na\nof b\n"), Reason.RESULTS_IN_ONE),
-        ("a = wiki_search('a')\nb = wiki_search('b')\nprint(a + b)", logs("of aof b\n"), Reason.RESULTS_IN_ONE),
-        ("a, b = wiki_search('a'), wiki_search('b')\nprint(a)", Seen("", "down"), Reason.RESULTS_IN_ONE),
+        ("a = wiki_search('a')\nb = wiki_search('b')\nprint(f'{a}{b}')", logs("of aof b\n"), Reason.RESULTS_IN_ONE),
+        ("print(wiki_search('a'))\nprint(wiki_search('b'))", Seen("Execution logs:\nof a", "down"),
+         Reason.RESULTS_IN_ONE),
+        ("a = wiki_search('a')\nb = wiki_search('b')\nprint(a + b)", logs("of aof b\n"), Reason.TOOLS_IN_PROGRAM),
+        ("a, b = wiki_search('a'), wiki_search('b')\nprint(a)", Seen("", "down"), Reason.TOOLS_IN_PROGRAM),
+        ("for q in ['a', 'b']:\n    print(f'{q}: {wiki_search(q)}')", logs("a: of\na\nb: of b\n"),
+         Reason.TOOLS_IN_PROGRAM),
+        ("rs = {q: wiki_search(q) for q in ('a', 'b')}\nfor q, r in rs.items():\n  print('#' + q, r)",
+         logs("#a of\na\n#b of b\n"), Reason.TOOLS_IN_PROGRAM),
+        ("import re\nout = []\nfor q in ['a', 'b']:\n  out.append(wiki_search(q))\nprint(('=' * 3).join(out))",
+         logs("of\na===of b\n"), Reason.TOOLS_IN_PROGRAM),
+        ("for q in ('a', 'b', 'c'):\n  print(wiki_search(q))", Seen("Execution logs:\nof a", "down"),
+         Reason.TOOLS_IN_PROGRAM),
         ("print(wiki_search(wiki_search('a')))", logs("of a\n"), Reason.TOOLS_IN_PROGRAM),
         ("print(wiki_search('a')[:5])", logs("of a\n"), Reason.TOOLS_IN_PROGRAM),
         ("rs = {q: wiki_search(q) for q in 'a b'.split()}", logs(""), Reason.TOOLS_IN_PROGRAM),
         ("while True:\n    print(wiki_search('a'))", logs("of a\n"), Reason.TOOLS_IN_PROGRAM),
         ("for n in range(10 ** 9):\n    print(wiki_search('a'))", logs("of a\n"), Reason.TOOLS_IN_PROGRAM),
         ("print('x' * 999999999, wiki_search('a'))", logs("of a\n"), Reason.TOOLS_IN_PROGRAM),
+        ("a = 'x'\n" + "a = f'{a}{a}'\n" * 40 + "print(a, wiki_search('a'))", logs("of a\n"), Reason.TOOLS_IN_PROGRAM),
+        ("print('\\0' '0' '\\0', wiki_search('a'))", logs("of a\n"), Reason.TOOLS_IN_PROGRAM),
+        ("print({'a', 'b'}, wiki_search('a'))", logs("of a\n"), Reason.TOOLS_IN_PROGRAM),
+        ("q = {'query': 'a'}\nprint(wiki_search(**q))", logs("of a\n"), Reason.TOOLS_IN_PROGRAM),
         ("print(total + 1)", logs("2\n"), Reason.NOT_WHOLE),
         ("r = wiki_search('a')\nfinal_answer('Berg')", None, Reason.NO_RESULT),
         ("final_answer(wiki_search('a'))", None, Reason.NO_RESULT),
     ],
-)
+)  # fmt: skip
 def test_a_program_that_does_more_with_a_result_or_hides_it_is_refused(
     program: str, seen: Seen | None, reason: Reason
 ) -> None:

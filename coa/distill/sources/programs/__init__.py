@@ -1,1 +1,0 @@
-"""Reads programs of agents that act by code: the tools called, their arguments and their results."""
