@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -25,8 +25,6 @@ from coa.storage.digests import RankFiles, write_digests, write_file
 
 if TYPE_CHECKING:
     import deepspeed
-
-    from actors.learner.learner import Learner
 
 TAG = "state"
 WRITE_S = 1500.0
@@ -102,6 +100,12 @@ def copied(value: object) -> object:
             return value
 
 
+class HasState(Protocol):
+    """A learner."""
+
+    def snapshot(self) -> Snapshot: ...
+
+
 class Writer:
     """Writes a rank's checkpoints one after another in threads of Ray Train. Ray Train keeps a checkpoint once all
     ranks have written it, and gives the last one to a restarted group."""
@@ -113,7 +117,7 @@ class Writer:
         self._idle.set()
 
     def write(
-        self, learner: "Learner", version: int, progress: str | None, recorded: Callable[[], object] = lambda: None
+        self, learner: HasState, version: int, progress: str | None, recorded: Callable[[], object] = lambda: None
     ) -> None:
         """Takes a snapshot and returns while it is being written; collective. `progress`, if given, is written as
         PROGRESS. The checkpoint does not count as complete before `recorded` has returned."""

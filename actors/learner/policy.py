@@ -22,7 +22,7 @@ from actors.learner.model.head import decoder_of, head_of, scaling_of
 from actors.learner.model.load import attention_in
 from actors.learner.model.load import load_model as load_model
 from actors.learner.model.new_model import new_model as new_model
-from actors.learner.model.parity import Copied, Parity, Way, settled_copy, ways_of
+from actors.learner.model.parity import Comparable, Copied, Parity, Way, settled_copy, ways_of
 from actors.learner.sequence.attention import SHARED, share
 from actors.learner.sequence.groups import SequenceGroup, padded
 from coa.errors import UserError
@@ -75,7 +75,7 @@ class Places:
         return cls(Line(batch.branches, device), *found)
 
 
-class PackedPolicy(nn.Module):
+class PackedPolicy(Comparable):
     """Log-probs of the trained tokens of a micro-batch. A sample sees no tokens but its own.
 
     Works with any causal language model of transformers that exposes its decoder and output projection; raises

@@ -11,7 +11,16 @@ from actors.learner.config import LoraConfig
 from actors.learner.lora import add_adapters
 from actors.learner.model.load import attention_in
 from actors.learner.model.names import written_sources
-from actors.learner.model.parity import BOUNDS, Copied, distance, loaded, sample_sequences, tiny_copy, ways_of
+from actors.learner.model.parity import (
+    BOUNDS,
+    Comparable,
+    Copied,
+    distance,
+    loaded,
+    sample_sequences,
+    tiny_copy,
+    ways_of,
+)
 from actors.weights.parts import DTYPES, ModelParts
 from coa.errors import UserError
 from coa.learning.samples import all_trained
@@ -21,15 +30,13 @@ from coa.pretrained.reading import quiet, reading
 if TYPE_CHECKING:
     import transformers
 
-    from actors.learner.policy import PackedPolicy
-
 CHANGE = 0.1
 """Standard deviation of the adapters' second matrices."""
 BUCKET_BYTES = 1 << 20
 
 
 @lru_cache(maxsize=64)
-def check_written(copied: Copied, lora: LoraConfig, unused: frozenset[str], make: "type[PackedPolicy]") -> None:
+def check_written(copied: Copied, lora: LoraConfig, unused: frozenset[str], make: type[Comparable]) -> None:
     """Raises UserError if the weights are not those that were trained. make: a policy from a model."""
     model = tiny_copy(copied.config, copied.attention)
     # transformers turns back those names that it has turned while it loaded, and a copy comes under its own: without

@@ -23,12 +23,10 @@ from coa.learning.samples import all_trained
 from coa.pretrained.fit import causal_class, difference
 from coa.pretrained.reading import quiet, reading
 from coa.pretrained.shrink import shrunk
-from coa.types import Tokens
+from coa.types import Sample, Tokens
 
 if TYPE_CHECKING:
     import transformers
-
-    from actors.learner.policy import PackedPolicy
 
 LENGTHS = (5, 21, 11)
 """Tokens of the sequences that are compared. The second is beyond the windows of a tiny copy."""
@@ -81,7 +79,27 @@ class Parity:
         return f"{self.way}: {self.apart:.2g} nats from the model's own pass{others}"
 
 
-def settle(policy: "PackedPolicy", run: nn.Module, worst: Callable[[float], float] = float) -> Parity:
+class Comparable(nn.Module):
+    """What is compared: a policy."""
+
+    model: "transformers.PreTrainedModel"
+    ways: tuple[Way, ...]
+    masked_tokens: int
+
+    def take(self, way: Way) -> None:
+        """Computes by this way from now on."""
+        raise NotImplementedError
+
+    def plain(self, token_ids: Tensor) -> Tensor:
+        """Log-probs by the model's own pass over a sequence."""
+        raise NotImplementedError
+
+    def compared(self, samples: Sequence[Sample], run: nn.Module) -> list[Tensor]:
+        """Log-probs of each sample by the policy's way, called as `run`."""
+        raise NotImplementedError
+
+
+def settle(policy: Comparable, run: nn.Module, worst: Callable[[float], float] = float) -> Parity:
     """Makes the policy compute by the first of its ways that agrees with its model; raises UserError if none does.
 
     run: calls the policy, by itself or in what shards it, and is collective if that is. worst: the largest of a number
@@ -122,9 +140,7 @@ def usual_tokens(config: "transformers.PretrainedConfig") -> NDArray[np.int64]:
     return np.setdiff1d(np.arange(text.vocab_size), flat)
 
 
-def _apart(
-    policy: "PackedPolicy", way: Way, run: nn.Module, sequences: Sequence[Tokens], plain: Sequence[Tensor]
-) -> float:
+def _apart(policy: Comparable, way: Way, run: nn.Module, sequences: Sequence[Tokens], plain: Sequence[Tensor]) -> float:
     """Nats between the log-probs by a way, in each form that its rows have, and the plain ones; infinite where the
     model can't compute that way."""
     samples = [all_trained(one) for one in sequences]
@@ -167,7 +183,7 @@ class Copied:
 
 
 @lru_cache(maxsize=64)
-def settled_copy(copied: Copied, make: "type[PackedPolicy]") -> Parity | None:
+def settled_copy(copied: Copied, make: type[Comparable]) -> Parity | None:
     """How a tiny copy of the model agrees with itself; None if no copy can be made that runs. make: a policy from a
     model. Raises UserError if it does not agree in any way, or its gradients don't."""
     attention, kind = copied.attention, copied.config.model_type
@@ -190,7 +206,7 @@ def settled_copy(copied: Copied, make: "type[PackedPolicy]") -> Parity | None:
     return found
 
 
-def unlike_linear(policy: "PackedPolicy") -> frozenset[str]:
+def unlike_linear(policy: Comparable) -> frozenset[str]:
     """Modules that the model's own pass does not use as linear layers (`Parity.unused`)."""
     linear: set[str] = set()
     named = list(policy.model.named_modules())
@@ -219,7 +235,7 @@ def numberless(name: str) -> str:
     return re.sub(r"\.\d+(?=\.|$)", ".*", name)
 
 
-def gradients_apart(policy: "PackedPolicy") -> tuple[str, float]:
+def gradients_apart(policy: Comparable) -> tuple[str, float]:
     """The parameter whose gradient differs most between the policy's way and the plain pass, and by how much, as a
     share of the largest number in that gradient."""
     sequences = sample_sequences(policy.model.config)

@@ -9,8 +9,10 @@ any other part, such as a picture           is named, so that its conversation c
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
 
 from coa.distill.sources.foreign import Reason, Refused
@@ -36,6 +38,15 @@ _PARTS = ("refusal", "thinking", "reasoning", "redacted_thinking", "tool_use", "
 """Types of the parts of a content that are read, and of those that are texts."""
 ATTACHED = ("image", "images", "audio", "audios", "video", "videos", "attachments", "files")
 """Fields of messages, and columns of rows, with what is no text."""
+_CHANGING = re.compile(
+    r"\b(?:(?:request|trace|correlation)[ _-]?id['\": =(]*+[\w:.-]++|req[_-][\w-]++"
+    r"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[a-z]{2,12}[_-](?=[a-z]*\d)[\w-]++"
+    r"|(?:mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun|january|february|march|april|may|june"
+    r"|july|august|september|october|november|december|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|am|pm"
+    r"|(?:\d++[a-f]|[a-f]++\d)[0-9a-f]*+)\b|(?:\d++(?:[.:]\d++)*+(?:st|nd|rd|th|ms|s|m|h)?)++",
+    re.IGNORECASE,
+)
+"""What systems write anew into texts that are otherwise the same: times, numbers, ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +233,9 @@ def kind_of(value: object) -> str:
         case list():
             return "a list"
     return f"the value {value!r}"[:60]
+
+
+@lru_cache(maxsize=1 << 12)
+def without_changing(text: str) -> str:
+    """The text with "0" in place of numbers, dates, times and ids."""
+    return _CHANGING.sub("0", text).strip()

@@ -17,9 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from coa.distill.sources.calls import Conversation, ModelCall, echoes, grown_by, uses_of, visible
-from coa.distill.sources.changing import without_changing
 from coa.distill.sources.frames import OBSERVATION, is_marked
-from coa.distill.sources.messages import ASSISTANT, TOOL, USER, Message
+from coa.distill.sources.messages import ASSISTANT, TOOL, USER, Message, without_changing
 from coa.usage import Usage
 
 _Key = tuple[str, str, tuple[tuple[str, str], ...]]

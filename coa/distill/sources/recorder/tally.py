@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from coa.distill.sources.changing import without_changing
+from coa.distill.sources.messages import without_changing
 from coa.distill.sources.recorder.protocols import PROTOCOLS
 from coa.distill.sources.recorder.records import Record
 
