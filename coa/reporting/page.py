@@ -129,12 +129,12 @@ def page(
 
 @cache
 def _template() -> "jinja2.Template":
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    import jinja2
 
-    environment = Environment(
-        loader=PackageLoader("coa.reporting"),
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("coa.reporting"),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -19,7 +19,6 @@ import xxhash
 from coa.storage.files import room_at, sync, sync_folder
 
 if TYPE_CHECKING:
-    import _typeshed
     import pyarrow.fs
 
 FOLDER = "digests"
@@ -59,7 +58,7 @@ class HashingStream:
     def __init__(self, inner: "pyarrow.NativeFile") -> None:
         self._inner, self._digest, self._size = inner, xxhash.xxh3_128(), 0
 
-    def write(self, data: "_typeshed.ReadableBuffer") -> int:
+    def write(self, data: bytes | memoryview) -> int:
         self._inner.write(data)
         self._digest.update(data)
         size = memoryview(data).nbytes
