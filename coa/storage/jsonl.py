@@ -66,7 +66,7 @@ def read_lines(path: Path) -> list[Any]:
     return values
 
 
-def write_lines(path: Path, values: Iterable[object]) -> None:
+def write_lines(path: Path, values: Iterable[Any]) -> None:
     """Replaces the file atomically by a file with these values."""
     write_atomically(path, "".join(f"{to_json(value)}\n" for value in values))
 

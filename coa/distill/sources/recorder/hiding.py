@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 SHORTEST_KEY = 8
 """Minimum characters of a key that is hidden; a shorter one (`EMPTY`, `x`) is a placeholder and may be a word of the
@@ -26,7 +28,7 @@ def keys_of(headers: Mapping[str, str], query: Mapping[str, str]) -> frozenset[s
     return frozenset(key for key in found if len(key) >= SHORTEST_KEY)
 
 
-def hidden(value: object, keys: Collection[str]) -> object:
+def hidden(value: T, keys: Collection[str]) -> T:
     """A JSON value with the keys removed from its texts, at any depth; field names are unchanged."""
     root = [value]
     boxes: list[Any] = [root]
