@@ -134,7 +134,7 @@ def test_a_model_that_carries_states_has_no_prefix_cache_on_a_cpu(
         def create_model_config(self, *_: Any, **__: Any) -> Any:
             return SimpleNamespace(is_hybrid=hybrid, is_attention_free=attention_free)
 
-    def cached(config: EngineConfig, *, cpu: bool) -> bool:
+    def cached(config: EngineConfig, *, cpu: bool) -> bool | None:
         return engine_args({"model": "m", **arguments(config, cpu=cpu, max_tokens=300)}, cpu=cpu).enable_prefix_caching
 
     monkeypatch.setattr("vllm.AsyncEngineArgs", Looked)

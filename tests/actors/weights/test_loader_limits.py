@@ -55,7 +55,7 @@ class Loader(WeightLoader):
         return {}
 
 
-def load(monkeypatch: pytest.MonkeyPatch, core: Core, acknowledge: Callable[..., Awaitable[None]]) -> float:
+def load(monkeypatch: pytest.MonkeyPatch, core: Any, acknowledge: Callable[..., Awaitable[None]]) -> float:
     """Seconds until it is loaded."""
     monkeypatch.setattr(loader, "find_receiver", lambda name: Receiver(acknowledge))
 
