@@ -24,7 +24,7 @@ from cluster.learners.last_checkpoint import LastCheckpoint
 from cluster.learners.left import remove_left_groups
 from cluster.resources import PlacementConfig, Role, beside_driver
 from cluster.watch import Ask, ready, watched_services
-from cluster.weights import RayShelf, close_directory, start_directory
+from cluster.weights import RayWeightStore, close_directory, start_directory
 from coa.concurrency import Work
 from coa.errors import DiskFull, OutOfMemory, ReadOnlyDisk, UserError
 from coa.learning.orders import Train, has_checkpoint
@@ -103,7 +103,7 @@ class LearnerGroup:
             steps=steps,
             buffer=self._buffer,
             publish=publish,
-            shelf=None if self._directory is None else RayShelf(self._directory),
+            weight_store=None if self._directory is None else RayWeightStore(self._directory),
             weights=weights or WeightsConfig(),
             takes_turns=takes_turns,
             probe=probe,

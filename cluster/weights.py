@@ -1,4 +1,4 @@
-"""The shelf of published weights as Ray actors: one directory for the run, and a holder on each node that needs one."""
+"""The store of published weights as Ray actors: one directory for the run, and a holder on each node that needs one."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.handles import Handle, kill, start_actor, start_restartable
 from actors.weights.address import Address
 from actors.weights.holder import Ranges, WeightHolder
-from actors.weights.shelf import Kept, WeightDirectory
+from actors.weights.store import Kept, WeightDirectory
 from cluster.resources import beside_driver
 from coa.errors import SyncError
 
@@ -24,8 +24,8 @@ failed."""
 CLOSE_S = 10.0
 
 
-class RayShelf:
-    """`actors.weights.shelf.Shelf` around the directory's handle."""
+class RayWeightStore:
+    """`actors.weights.store.WeightStore` around the directory's handle."""
 
     def __init__(self, directory: Handle) -> None:
         self._directory = directory

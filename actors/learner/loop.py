@@ -26,7 +26,7 @@ from actors.messages import Probe
 from actors.weights.loader import own_node
 from actors.weights.parts import ModelParts
 from actors.weights.ranks import Ranks, from_first
-from actors.weights.shelf import Shelf
+from actors.weights.store import WeightStore
 from actors.weights.transport import Published, Sender, WeightsConfig
 from actors.weights.transports import find_sender
 from coa.learning.issue import Cursor
@@ -58,7 +58,7 @@ class LearnJob:
     """Handle of the TrajectoryBuffer."""
     publish: bool
     """Whether weights are published after each step."""
-    shelf: Shelf | None = None
+    weight_store: WeightStore | None = None
     """Storage of the published weights; None if `publish` is False."""
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     takes_turns: bool = False
@@ -251,9 +251,9 @@ class Rank:
     # --- publishing ---------------------------------------------------------------------------------------------------
 
     def _prepare_publishing(self) -> None:
-        config, shelf = self._job.weights, self._job.shelf
-        assert shelf is not None
-        self._sender = find_sender(config.transport)(Ranks(own_node()), shelf)
+        config, store = self._job.weights, self._job.weight_store
+        assert store is not None
+        self._sender = find_sender(config.transport)(Ranks(own_node()), store)
         self._parts = self._learner.parts(config.bucket_bytes)
 
     def _snapshot(self) -> tuple[Published | None, tuple[Probe, ...]]:

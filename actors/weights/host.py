@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from actors.weights.address import Address
 from actors.weights.holder import Ranges, reuse_spare, segment_path
 from actors.weights.on_disk import FilePlace, FileReceiver
-from actors.weights.shelf import Kept, Shelf
+from actors.weights.store import Kept, WeightStore
 from actors.weights.transport import Published, Sender, WeightTransport
 from coa.errors import SyncError, WeightsLost
 
@@ -33,7 +33,7 @@ CHECK_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HostPlace:
-    shelf: Shelf
+    store: WeightStore
     name: str
     base: int
     pending: bool = False
@@ -41,10 +41,10 @@ class HostPlace:
 
 
 class HostSender(Sender):
-    def __init__(self, ranks: "Ranks", shelf: Shelf) -> None:
-        self._ranks, self._shelf = ranks, shelf
+    def __init__(self, ranks: "Ranks", store: WeightStore) -> None:
+        self._ranks, self._store = ranks, store
         self._checked = time.monotonic()
-        self._folder = shelf.folder(ranks.node)
+        self._folder = store.folder(ranks.node)
         ranks.barrier()  # `folder` removes files of earlier ranks: no rank may write before all have called it
 
     def send(self, parts: "ModelParts", version: int, name: str) -> Published | None:
@@ -59,14 +59,14 @@ class HostSender(Sender):
         manifest = ranks.seal(path, parts.layout, version)
         if ranks.rank != 0:
             return None
-        self._shelf.keep(Kept(name, ranks.node, str(path), manifest))
-        return Published(manifest=manifest, transport=NAME, place=HostPlace(self._shelf, name, base))
+        self._store.keep(Kept(name, ranks.node, str(path), manifest))
+        return Published(manifest=manifest, transport=NAME, place=HostPlace(self._store, name, base))
 
     def check(self) -> None:
         """Raises WeightsLost if the holder of this node has ended. Engines of other nodes may wait for what it had,
         and with `max_staleness: 0` no batch comes before they have it."""
         if time.monotonic() - self._checked >= CHECK_S:
-            self._shelf.check(self._ranks.node, self._folder)
+            self._store.check(self._ranks.node, self._folder)
             self._checked = time.monotonic()
 
     def _merge(self, parts: "ModelParts", name: str, base: int) -> None:
@@ -75,7 +75,7 @@ class HostSender(Sender):
         ranges = [(base + start, base + stop) for start, stop in parts.ranges(ranks.writer, ranks.writers)]
         everyones = ranks.gather((ranks.node, ranges))
         if ranks.rank == 0:
-            self._shelf.merge(
+            self._store.merge(
                 name, ranks.first_node, base + parts.layout.nbytes, elsewhere(everyones, ranks.first_node)
             )
         ranks.barrier()
@@ -95,14 +95,14 @@ class HostReceiver(FileReceiver):
         place: HostPlace = published.place
         size = published.manifest.layout.nbytes
         try:
-            return FilePlace(await place.shelf.path(place.name, address, size), place.base)
+            return FilePlace(await place.store.path(place.name, address, size), place.base)
         except SyncError as error:
             if not place.pending:
                 raise
             raise WeightsLost(f"{error}: they are asked for again, or others") from error
 
     async def acknowledge(self, published: Published, address: Address) -> None:
-        await published.place.shelf.acknowledge(published.place.name, address)
+        await published.place.store.acknowledge(published.place.name, address)
 
 
 TRANSPORT = WeightTransport(sender=HostSender, receiver=HostReceiver())

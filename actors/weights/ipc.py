@@ -32,7 +32,7 @@ from actors.weights.host import NAME as HOST
 from actors.weights.host import HostPlace, HostSender
 from actors.weights.segment import write_pieces
 from actors.weights.sharing.link import CANNOT, DONE, bounded, expect, hear, say, until_closed
-from actors.weights.shelf import Kept
+from actors.weights.store import Kept
 from actors.weights.transport import Published, Sender, WeightTransport, slowest_s
 from coa.errors import SyncError
 from coa.json_object import Json
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from actors.weights.parts import ModelParts
     from actors.weights.ranks import Ranks
     from actors.weights.sharing.buffers import TensorHandle
-    from actors.weights.shelf import Shelf
+    from actors.weights.store import WeightStore
 
 NAME = "ipc"
 HELLO_S = 10.0
@@ -78,10 +78,10 @@ class Invitation:
 
 
 class IpcSender(Sender):
-    def __init__(self, ranks: "Ranks", shelf: "Shelf") -> None:
-        self._ranks, self._shelf = ranks, shelf
-        self._host = HostSender(ranks, shelf)
-        self._folder = shelf.folder(ranks.node)
+    def __init__(self, ranks: "Ranks", store: "WeightStore") -> None:
+        self._ranks, self._store = ranks, store
+        self._host = HostSender(ranks, store)
+        self._folder = store.folder(ranks.node)
         self._offer: Offer | None = None
         self._elsewhere = ranks.world > 1
         """Whether versions are published by `host`."""
@@ -91,8 +91,8 @@ class IpcSender(Sender):
         if self._elsewhere:
             return self._host.send(parts, version, name)
         manifest = sealed(parts, version)
-        self._offer = Offer(parts, manifest, name, node=self._ranks.node, folder=self._folder, shelf=self._shelf)
-        host = HostPlace(self._shelf, name, len(parts.layout.header()), pending=True)
+        self._offer = Offer(parts, manifest, name, node=self._ranks.node, folder=self._folder, store=self._store)
+        host = HostPlace(self._store, name, len(parts.layout.header()), pending=True)
         by_host = Published(manifest=manifest, transport=HOST, place=host)
         return Published(manifest=manifest, transport=NAME, place=IpcPlace(self._offer.meeting, host), fallback=by_host)
 
@@ -112,11 +112,11 @@ class Offer:
     """One version, which a rank's thread hands to one worker after another until it is withdrawn."""
 
     def __init__(
-        self, parts: "ModelParts", manifest: Manifest, name: str, *, node: str, folder: str, shelf: "Shelf"
+        self, parts: "ModelParts", manifest: Manifest, name: str, *, node: str, folder: str, store: "WeightStore"
     ) -> None:
         self._parts, self._manifest, self._name, self._node = parts, manifest, name, node
-        self._path, self._shelf = segment_path(folder, name), shelf
-        self._members = shelf.members()
+        self._path, self._store = segment_path(folder, name), store
+        self._members = store.members()
         """Engines that have taken weights before."""
         self._listener = Listener((own_address(), 0), "AF_INET", backlog=16)
         address = self._listener.address
@@ -145,7 +145,7 @@ class Offer:
             raise self.failure
         if missing := self._missing():
             self._keep()
-            self._shelf.absent(missing)
+            self._store.absent(missing)
 
     def _missing(self) -> list[str]:
         return [] if self._kept else [engine for engine in self._members if engine not in self.taken]
@@ -207,7 +207,7 @@ class Offer:
         if not self._kept:
             reuse_spare(self._path)
             write_pieces(self._path, self._manifest.layout, self._parts.pieces())
-            self._shelf.keep(Kept(self._name, self._node, str(self._path), self._manifest))
+            self._store.keep(Kept(self._name, self._node, str(self._path), self._manifest))
             self._kept = True
 
 
@@ -232,7 +232,7 @@ def bucket_size(layout: Layout) -> int:
 class IpcReceiver:
     async def prepare(self, published: Published, address: Address) -> Invitation:
         place: IpcPlace = published.place
-        await place.host.shelf.join(address)
+        await place.host.store.join(address)
         return Invitation(place.meeting, address)
 
     @contextmanager

@@ -22,7 +22,7 @@ from coa.learning.weights import Manifest
 if TYPE_CHECKING:
     from actors.weights.parts import ModelParts
     from actors.weights.ranks import Ranks
-    from actors.weights.shelf import Shelf
+    from actors.weights.store import WeightStore
 
 LOWEST_RATE = 0.5e9
 """Minimum bytes per second: slower transfers and loads are given up."""
@@ -79,7 +79,7 @@ class ReceiveOrder:
 
 
 class Sender(Protocol):
-    """The ranks' side; built on every rank from its `Ranks` and the run's `Shelf`. A subclass only has to define
+    """The ranks' side; built on every rank from its `Ranks` and the run's `WeightStore`. A subclass only has to define
     `send`."""
 
     def send(self, parts: "ModelParts", version: int, name: str) -> Published | None:
@@ -113,8 +113,8 @@ class Receiver(Protocol):
 
 
 class MakeSender(Protocol):
-    def __call__(self, ranks: "Ranks", shelf: "Shelf") -> Sender:
-        """`shelf`: storage of the run's weights."""
+    def __call__(self, ranks: "Ranks", store: "WeightStore") -> Sender:
+        """`store`: storage of the run's weights."""
         ...
 
 

@@ -95,13 +95,13 @@ def _restored(learner: Any, batch: Any, folder: Path) -> dict[str, float]:
 
 def _published(learner: Any, folder: Path) -> dict[str, float]:
     """GB a second of both ways, to a worker in a process of its own."""
-    from tests.support.offers import sender_of, shelf_in, take_elsewhere
+    from tests.support.offers import sender_of, store_in, take_elsewhere
 
     figures: dict[str, float] = {}
     for version, way in enumerate(WAYS, start=1):
         roomy = shutil.disk_usage(SHARED_MEMORY).free > 2 * learner.parts().layout.nbytes
         place = Path(tempfile.mkdtemp(dir=SHARED_MEMORY if roomy else folder))
-        sender, began = sender_of(shelf_in(place), way), time.perf_counter()
+        sender, began = sender_of(store_in(place), way), time.perf_counter()
         published = sender.send(learner.parts(), version, f"{version}-0")
         gigabytes = published.manifest.layout.nbytes / 1e9
         figures[f"publish_{way}_gb_s"] = gigabytes / (time.perf_counter() - began)

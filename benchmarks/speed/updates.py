@@ -86,13 +86,13 @@ class Rank:
         """shared: a folder in shared memory."""
         from transformers import AutoModelForCausalLM
 
-        from tests.support.offers import parts_of, sender_of, shelf_in
+        from tests.support.offers import parts_of, sender_of, store_in
 
         parameters = AutoModelForCausalLM.from_pretrained(model).named_parameters()
         self._parts = parts_of(((name, one.detach()) for name, one in parameters), bucket_bytes)
         # A folder for each, since a rank waits for all engines that have taken its weights by ipc before.
         self._folders = {name: shared / name for name in TRANSPORTS}
-        self._senders = {name: sender_of(shelf_in(folder), name) for name, folder in self._folders.items()}
+        self._senders = {name: sender_of(store_in(folder), name) for name, folder in self._folders.items()}
         self._versions = itertools.count(1)
 
     @property

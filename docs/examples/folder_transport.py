@@ -13,7 +13,7 @@ from actors.weights.transports import TRANSPORTS
 
 
 class FolderSender(Sender):
-    def __init__(self, ranks: Any, shelf: Any) -> None:
+    def __init__(self, ranks: Any, store: Any) -> None:
         self.ranks, self.folder = ranks, Path(os.environ.get("COA_WEIGHTS_FOLDER", "weights"))
         self.folder.mkdir(parents=True, exist_ok=True)
         self.written: list[Path] = []

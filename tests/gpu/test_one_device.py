@@ -138,12 +138,12 @@ def test_another_process_gets_the_weights_from_the_devices_memory(models: Models
     """Adapters are merged twice, for the digests and in the thread that hands the weights over, and have to give the
     same bits."""
     pytest.importorskip("xxhash", reason="weights are known by their digests")
-    from tests.support.offers import digests_of, parts_of, sender_of, shelf_in, take_elsewhere
+    from tests.support.offers import digests_of, parts_of, sender_of, store_in, take_elsewhere
 
     device, setting = models.setting.device, models.setting
     tensors = [(name, parameter.detach()) for name, parameter in models.rounded.named_parameters()]
     parts = parts_of(tensors, setting.bucket_bytes, rank)
-    sender = sender_of(shelf_in(tmp_path))
+    sender = sender_of(store_in(tmp_path))
     before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
     published = sender.send(parts, 1, "1-0")
     assert published.transport == "ipc"
@@ -151,7 +151,7 @@ def test_another_process_gets_the_weights_from_the_devices_memory(models: Models
     found = take_elsewhere(published, tmp_path)
     sender.withdraw()
     assert found["digests"] == digests_of(published)
-    host = sender_of(shelf_in(tmp_path), "host").send(parts, 1, "2-0")
+    host = sender_of(store_in(tmp_path), "host").send(parts, 1, "2-0")
     assert published.manifest == host.manifest
     if device.type == "cuda":
         torch.cuda.ipc_collect()

@@ -23,7 +23,7 @@ from actors.weights.transport import Published
 from actors.weights.transports import find_receiver, find_sender
 from coa.learning.weights import Layout, Manifest, digest, seal
 from tests.support.patience import PATIENCE_S
-from tests.support.weights import FolderShelf
+from tests.support.weights import FolderWeightStore
 
 T = TypeVar("T")
 ENGINE = Address("engine", "")
@@ -65,13 +65,13 @@ def parts_of(tensors: Iterable[tuple[str, torch.Tensor]], bucket_bytes: int, ran
     return ModelParts(sources, sharded=False, bucket_bytes=bucket_bytes)
 
 
-def sender_of(shelf: Any, transport: str = "ipc", ranks: Any = None) -> Any:
+def sender_of(store: Any, transport: str = "ipc", ranks: Any = None) -> Any:
     alone: Any = OnlyRank()
-    return find_sender(transport)(ranks or alone, shelf)
+    return find_sender(transport)(ranks or alone, store)
 
 
-def shelf_in(folder: Path, members: dict[str, int] | None = None) -> FolderShelf:
-    return FolderShelf(str(folder), members)
+def store_in(folder: Path, members: dict[str, int] | None = None) -> FolderWeightStore:
+    return FolderWeightStore(str(folder), members)
 
 
 def take_elsewhere(published: Published, folder: Path, address: Address = ENGINE) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 
 from actors.weights.address import Address
 from actors.weights.holder import Ranges
-from actors.weights.shelf import Kept
+from actors.weights.store import Kept
 from coa.errors import SyncError
 from tests.support.patience import PATIENCE_S
 
@@ -57,8 +57,8 @@ class Mortal(LocalActor):
         return SimpleNamespace(remote=fails)
 
 
-class FolderShelf:
-    """A shelf of folders, one for each node; holders of other nodes are merged by copying at once."""
+class FolderWeightStore:
+    """A store of folders, one for each node; holders of other nodes are merged by copying at once."""
 
     def __init__(self, root: str, members: dict[str, int] | None = None) -> None:
         self.root, self.expected = root, members or {}

@@ -34,14 +34,14 @@ from actors.weights.ranks import Ranks
 from actors.weights.transports import find_sender
 from coa.learning.packing import PackingConfig
 from coa.learning.samples import all_trained
-from tests.support.weights import FolderShelf
+from tests.support.weights import FolderWeightStore
 
 settings = json.loads((folder / "settings.json").read_text())
 packing = PackingConfig(row_tokens=settings["row_tokens"], rows=1)
 config = LearnerConfig(ranks=world, packing=packing, threads=1, **settings["learner"])
 objective = Objective(algorithm="imitation")
 learner = Learner(pathlib.Path(settings["model"]), ModelConfig(), config, steps=3, objective=objective)
-sender = find_sender("host")(Ranks("node"), FolderShelf(str(folder)))
+sender = find_sender("host")(Ranks("node"), FolderWeightStore(str(folder)))
 ids = np.random.default_rng(rank).integers(0, settings["vocabulary"], settings["tokens"]).astype(np.int32)
 loss_mask = np.arange(len(ids)) > 0
 sample = replace(all_trained(ids), loss_mask=loss_mask, imitate=loss_mask.astype(np.float32))

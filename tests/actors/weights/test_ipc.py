@@ -30,7 +30,7 @@ from tests.support.offers import (
     digests_of,
     parts_of,
     sender_of,
-    shelf_in,
+    store_in,
     take,
     take_elsewhere,
 )
@@ -51,10 +51,10 @@ class Rank:
     """A rank that offers a version of a small model."""
 
     def __init__(self, folder: Path, members: dict[str, int] | None = None, bucket_bytes: int = BUCKET) -> None:
-        self.folder, self.shelf = folder, shelf_in(folder, members)
+        self.folder, self.store = folder, store_in(folder, members)
         self.tensors = model()
         self.parts = parts_of(self.tensors, bucket_bytes)
-        self.sender = sender_of(self.shelf)
+        self.sender = sender_of(self.store)
         self.version = 0
 
     def publish(self) -> Any:
@@ -96,7 +96,7 @@ def test_any_size_of_buckets_gives_every_byte_in_order(bucket: int, tmp_path_fac
     rank = Rank(tmp_path_factory.mktemp("rank"), bucket_bytes=bucket)
     published = rank.publish()
     assert take(published)["digests"] == digests_of(published)
-    by_host = sender_of(rank.shelf, "host").send(rank.parts, 1, "again")
+    by_host = sender_of(rank.store, "host").send(rank.parts, 1, "again")
     assert published.manifest == by_host.manifest, "the same digests as by any other way"
     rank.sender.withdraw()
 
@@ -290,7 +290,7 @@ def test_a_version_is_offered_until_the_next_one(rank: Rank) -> None:
 def test_several_ranks_publish_on_the_host(tmp_path: Path) -> None:
     ranks = OnlyRank()
     ranks.world = 2
-    sender = sender_of(shelf_in(tmp_path), ranks=ranks)
+    sender = sender_of(store_in(tmp_path), ranks=ranks)
     published = sender.send(parts_of(model(), BUCKET), 1, "1-0")
     sender.withdraw()
     assert published.transport == "host"

@@ -28,7 +28,7 @@ from coa.errors import (
     WrongVersion,
 )
 from coa.learning.weights import Manifest, serialise
-from tests.support.offers import OnlyRank, parts_of, sender_of, shelf_in
+from tests.support.offers import OnlyRank, parts_of, sender_of, store_in
 from tests.support.patience import PATIENCE_S
 from tests.support.tiny import make_model
 from tests.support.weights import prompt_logprobs, start_llm
@@ -255,7 +255,7 @@ def test_weights_come_out_of_the_memory_of_a_rank_and_leave_no_file(bench: Bench
     bench.run(bench.loader.load(bench.version, serialise(bench.state)))
     same = load_file(path)
     bench.version += 1
-    sender = sender_of(shelf_in(tmp_path), ranks=OnlyRank(bench.loader._address.node))
+    sender = sender_of(store_in(tmp_path), ranks=OnlyRank(bench.loader._address.node))
     offered = sender.send(parts_of(same.items(), 10_000), bench.version, "1-0")
     bench.run(bench.loader.load(bench.version, offered))
     assert np.array_equal(bench.run(bench.logprobs()), expected)

@@ -18,7 +18,7 @@ from actors.learner.zero import join_process_group
 from actors.weights.parts import ModelParts
 from actors.weights.ranks import Ranks
 from actors.weights.transports import find_sender
-from tests.support.weights import FolderShelf
+from tests.support.weights import FolderWeightStore
 
 def status(name):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
@@ -38,7 +38,7 @@ for i, layer in enumerate(model):
         parameters += tuple(torch.nn.Parameter(one) for one in pair)
     sources.append(Source(f"layers.{i}.weight", parameters, 0.5))
 parts = ModelParts(sources, sharded=sharded, bucket_bytes=settings["bucket"])
-sender = find_sender("host")(Ranks("node"), FolderShelf(str(folder)))
+sender = find_sender("host")(Ranks("node"), FolderWeightStore(str(folder)))
 small = ModelParts(sources[:1], sharded=sharded, bucket_bytes=settings["bucket"])
 sender.send(small, 0, "warm")
 pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew

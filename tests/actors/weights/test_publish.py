@@ -35,7 +35,7 @@ from actors.weights.transports import find_sender
 from coa.learning.packing import PackingConfig
 from coa.learning.schedule import OptimizerConfig
 from tests.support.tiny import random_sample
-from tests.support.weights import FolderShelf
+from tests.support.weights import FolderWeightStore
 from safetensors.torch import save_file
 
 for name, settings in json.loads((folder / "cases.json").read_text()).items():
@@ -47,10 +47,10 @@ for name, settings in json.loads((folder / "cases.json").read_text()).items():
     rng = np.random.default_rng(rank)
     learner.step([random_sample(rng, 300) for _ in range(3)], 0)
     ranks = Ranks(settings["nodes"][rank])
-    shelf = FolderShelf(str(here))
-    sender = find_sender("host")(ranks, shelf)
+    store = FolderWeightStore(str(here))
+    sender = find_sender("host")(ranks, store)
     if ranks.nodes.index(ranks.node) == rank:  # an older version, larger than this one
-        pathlib.Path(shelf.folder(ranks.node), SPARE).write_bytes(bytes([255]) * 10_000_000)
+        pathlib.Path(store.folder(ranks.node), SPARE).write_bytes(bytes([255]) * 10_000_000)
     parts = learner.parts(settings["bucket"])
     published = sender.send(parts, 1, "1-0")
     state = {}

@@ -30,7 +30,7 @@ from coa.learning.weights import serialise
 from coa.types import Floats
 from tests.support import damaged_transport
 from tests.support.tiny import make_model
-from tests.support.weights import FolderShelf
+from tests.support.weights import FolderWeightStore
 
 pytestmark = pytest.mark.slow
 WORKERS = 2
@@ -82,12 +82,12 @@ class Engine:
 
 
 class Bench(Engine):
-    """An engine of two workers, and the one rank of its learner, whose shelf is a folder."""
+    """An engine of two workers, and the one rank of its learner, whose store is a folder."""
 
     def __init__(self, first: Path, second: Path, folder: Path) -> None:
         super().__init__(first, WORKERS)
         self.first, self.second = (load_file(model / "model.safetensors") for model in (first, second))
-        self.shelf = FolderShelf(str(folder))
+        self.store = FolderWeightStore(str(folder))
         self.version = 0
         self.received: list[list[Any]] = []
         """What each worker said of the bytes that it was to take, for every way that was tried."""
@@ -106,7 +106,7 @@ class Bench(Engine):
         self.version += 1
         sources = [Source(name, (Parameter(tensor),)) for name, tensor in state.items()]
         parts = ModelParts(sources, sharded=False, bucket_bytes=BUCKET_BYTES)
-        published = find_sender("host")(Ranks("node"), self.shelf).send(parts, self.version, f"{self.version}-0")
+        published = find_sender("host")(Ranks("node"), self.store).send(parts, self.version, f"{self.version}-0")
         assert published is not None
         assert published.manifest.layout.buckets > 5
         return published
@@ -145,7 +145,7 @@ def fresh(models: list[Path]) -> tuple[list[list[int]], Floats]:
 def bench(models: list[Path], one_rank: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv(VARIABLE, damaged_transport.__name__)
-        bench = Bench(models[0], models[1], tmp_path_factory.mktemp("shelf"))
+        bench = Bench(models[0], models[1], tmp_path_factory.mktemp("store"))
         yield bench
         bench.close()
     for worker in damaged_transport.WORKERS:
@@ -159,7 +159,7 @@ def test_both_workers_take_a_version_and_say_what_a_fresh_engine_says(
     bench.version += 1
     bench.run(bench.adapter.load(bench.version, serialise(bench.first)))
     assert all(ours != theirs for ours, theirs in zip(bench.said(), said, strict=True))
-    bench.run(bench.shelf.join(bench.loader._address))
+    bench.run(bench.store.join(bench.loader._address))
     published = bench.publish(bench.second)
     bench.load(published)
     assert bench.received == [[None] * WORKERS], "the first way that was tried"
@@ -172,10 +172,10 @@ def test_both_workers_take_a_version_and_say_what_a_fresh_engine_says(
 
 
 def test_a_bucket_that_is_tampered_with_is_found_by_both_workers(bench: Bench) -> None:
-    bench.run(bench.shelf.join(bench.loader._address))
+    bench.run(bench.store.join(bench.loader._address))
     published = bench.publish(bench.second)
     place = published.place
-    with Path(bench.run(bench.shelf.path(place.name, bench.loader._address))).open("r+b") as file:
+    with Path(bench.run(bench.store.path(place.name, bench.loader._address))).open("r+b") as file:
         file.seek(place.base + published.manifest.layout.nbytes // 2)
         byte = file.read(1)[0]
         file.seek(-1, os.SEEK_CUR)
@@ -188,7 +188,7 @@ def test_a_bucket_that_is_tampered_with_is_found_by_both_workers(bench: Bench) -
 @pytest.mark.parametrize("victim", range(WORKERS))
 def test_a_byte_that_changes_on_its_way_to_one_worker_is_found_there(victim: int, bench: Bench) -> None:
     published = bench.publish(bench.second)
-    path = bench.run(bench.shelf.path(published.place.name, bench.loader._address))
+    path = bench.run(bench.store.path(published.place.name, bench.loader._address))
     way = damaged_transport.NAME.format(victim)
     broken = replace(published, transport=way, place=FilePlace(path, published.place.base))
     bench.refused(broken)

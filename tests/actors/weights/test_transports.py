@@ -13,7 +13,7 @@ from actors.weights.segment import reading, write_pieces
 from actors.weights.transports import find_sender
 from coa.errors import DiskFull, UserError
 from coa.learning.weights import Manifest, digest, lay_out, seal
-from tests.support.weights import FolderShelf
+from tests.support.weights import FolderWeightStore
 
 LAYOUT = lay_out([("a", "F32", (5000,)), ("b", "BF16", (777,))], 3000)
 
@@ -62,7 +62,7 @@ def test_a_transport_of_ones_own_is_one_file(one_rank: None, tmp_path: Path, mon
     tensor = torch.arange(1000, dtype=torch.float32)
     parameter = torch.nn.Parameter(tensor.clone())
     parts = ModelParts([Source("t", (parameter,))], sharded=False, bucket_bytes=300)
-    sender = find_sender("folder")(Ranks("node"), FolderShelf(str(tmp_path)))
+    sender = find_sender("folder")(Ranks("node"), FolderWeightStore(str(tmp_path)))
     published = sender.send(parts, 5, "5-0")
     TRANSPORTS._entries.pop("folder")  # nothing of it is left for other tests
     assert published is not None

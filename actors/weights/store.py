@@ -73,8 +73,8 @@ class Retention:
         return gone
 
 
-class RankShelf(Protocol):
-    """The shelf's interface for ranks. Every call has a timeout, which grows with the bytes it moves, and raises
+class RankWeightStore(Protocol):
+    """The store's interface for ranks. Every call has a timeout, which grows with the bytes it moves, and raises
     SyncError after it."""
 
     def folder(self, node: str) -> str:
@@ -103,8 +103,8 @@ class RankShelf(Protocol):
         ...
 
 
-class EngineShelf(Protocol):
-    """The shelf's interface for engines, with the same timeouts."""
+class EngineWeightStore(Protocol):
+    """The store's interface for engines, with the same timeouts."""
 
     async def path(self, name: str, address: Address, size: int = 0) -> str:
         """Path of a file with that version on the engine's node. size: of the version in bytes, which determines how
@@ -118,8 +118,8 @@ class EngineShelf(Protocol):
     async def acknowledge(self, name: str, address: Address) -> None: ...
 
 
-class Shelf(RankShelf, EngineShelf, Protocol):
-    """Both interfaces; a rank's `Published` carries the shelf to the engines."""
+class WeightStore(RankWeightStore, EngineWeightStore, Protocol):
+    """Both interfaces; a rank's `Published` carries the store to the engines."""
 
 
 class WeightDirectory:

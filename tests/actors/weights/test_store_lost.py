@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from actors.weights import host, shelf
+from actors.weights import host, store
 from actors.weights.address import Address
 from actors.weights.holder import WeightHolder
-from actors.weights.shelf import Kept, WeightDirectory
+from actors.weights.store import Kept, WeightDirectory
 from actors.weights.transports import find_sender
 from coa.errors import SyncError, WeightsLost
 from tests.actors.weights.test_transports import model
-from tests.support.weights import FolderShelf, Lost, Mortal
+from tests.support.weights import FolderWeightStore, Lost, Mortal
 
 pytestmark = pytest.mark.anyio
 
@@ -109,7 +109,7 @@ async def test_a_directory_that_takes_the_place_of_another_has_the_ranks_publish
     with pytest.raises(WeightsLost, match="1 were lost 0 s ago"):
         await nodes.directory.path("1", REMOTE)
     with monkeypatch.context() as patch:
-        patch.setattr(shelf, "LOST_S", 0.0)
+        patch.setattr(store, "LOST_S", 0.0)
         with pytest.raises(SyncError) as raised:
             await nodes.directory.path("1", REMOTE)
         assert not isinstance(raised.value, WeightsLost)
@@ -122,7 +122,7 @@ async def test_a_directory_that_takes_the_place_of_another_has_the_ranks_publish
         await nodes.directory.path("1", REMOTE)
 
 
-class CountingShelf(FolderShelf):
+class CountingWeightStore(FolderWeightStore):
     checked = 0
 
     def check(self, node: str, folder: str) -> None:
@@ -143,7 +143,7 @@ def test_a_rank_asks_for_its_holder_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:
     ranks: Any = OneRank()
-    counted = CountingShelf(str(tmp_path))
+    counted = CountingWeightStore(str(tmp_path))
     sender = find_sender(transport)(ranks, counted)
     sender.check()
     assert counted.checked == 0
@@ -159,7 +159,7 @@ def test_a_killed_holder_and_a_killed_directory_are_replaced_and_ranks_are_told(
     import ray
 
     from actors.weights.loader import own_node
-    from cluster.weights import RayShelf, close_directory, start_directory
+    from cluster.weights import RayWeightStore, close_directory, start_directory
 
     def holders() -> list[int]:
         """Processes of Ray's workers that have a folder of weights of their own open."""
@@ -175,7 +175,7 @@ def test_a_killed_holder_and_a_killed_directory_are_replaced_and_ranks_are_told(
 
     others = set(holders())
     directory, node = start_directory(), own_node()
-    kept = RayShelf(directory)
+    kept = RayWeightStore(directory)
 
     def lost(folder: str) -> None:
         until = time.monotonic() + 60

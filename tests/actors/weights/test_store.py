@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from actors.weights import holder as holder_module
-from actors.weights import shelf
+from actors.weights import store
 from actors.weights.address import Address
 from actors.weights.holder import SPARE, WeightHolder, chunks, reuse_spare, segment_path
 from actors.weights.host import elsewhere
 from actors.weights.segment import PREFIX, SegmentFolder, reading, write_pieces
-from actors.weights.shelf import KEPT, LEASE_S, Kept, Retention, WeightDirectory
+from actors.weights.store import KEPT, LEASE_S, Kept, Retention, WeightDirectory
 from cluster import weights
 from coa.errors import DamagedWeights, SyncError, WeightsLost
 from coa.learning.weights import seal
@@ -166,7 +166,7 @@ async def test_a_version_is_written_over_one_that_nobody_reads_any_more(
     assert files["4"] == files["1"]
     assert files["4 of two"] == files["2 of two"]
     assert Path(folder, SPARE).stat().st_ino == files["2"]
-    monkeypatch.setattr(shelf, "LEASE_S", 0.0)
+    monkeypatch.setattr(store, "LEASE_S", 0.0)
     await directory.path("4", Address("three", "first"))
     await publish("5")
     await publish("6")
@@ -244,7 +244,7 @@ async def test_a_holder_that_is_lost_stops_no_later_version_and_is_followed_by_a
         with pytest.raises(WeightsLost, match="5 were lost 0 s ago"):
             await directory.path("5", Address("three", "third"))
     with monkeypatch.context() as patch:
-        patch.setattr(shelf, "LOST_S", 0.0)
+        patch.setattr(store, "LOST_S", 0.0)
         with pytest.raises(SyncError) as raised:
             await directory.path("5", Address("three", "third"))
         assert not isinstance(raised.value, WeightsLost)
@@ -327,7 +327,7 @@ def test_a_merge_may_take_as_long_as_its_bytes_need(monkeypatch: pytest.MonkeyPa
     limits: list[float] = []
     monkeypatch.setattr(weights.ray, "get", lambda _, timeout: limits.append(timeout))
     directory: Any = SimpleNamespace(merge=SimpleNamespace(remote=lambda *_: None))
-    weights.RayShelf(directory).merge("1", "first", 65 * 10**9, [])
+    weights.RayWeightStore(directory).merge("1", "first", 65 * 10**9, [])
     assert limits == [weights.RPC_S + 650]
 
 
@@ -343,7 +343,7 @@ async def test_a_copy_to_another_node_may_take_as_long_as_its_bytes_need(monkeyp
 
     monkeypatch.setattr(weights.asyncio, "wait_for", wait_for)
     directory: Any = SimpleNamespace(path=SimpleNamespace(remote=path))
-    assert await weights.RayShelf(directory).path("1", Address("one", "first"), 65 * 10**9) == "there"
+    assert await weights.RayWeightStore(directory).path("1", Address("one", "first"), 65 * 10**9) == "there"
     assert limits == [weights.RPC_S + 650]
 
 
