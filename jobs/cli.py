@@ -12,6 +12,7 @@ mistake, 130 interrupted, 141 nobody reads stdout any more (`| head`), as of a p
 """
 
 import argparse
+import importlib
 import re
 import sys
 import traceback
@@ -22,42 +23,40 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from coa import __version__
 from coa.errors import UserError
 from coa.unicode import is_whole
-from jobs.commands import (
-    distill,
-    evaluate,
-    export,
-    import_runs,
-    keys,
-    recipe,
-    record,
-    rl,
-    select,
-    serve,
-    sft,
-    show,
-    submit,
-    train,
-    verify,
-)
-from jobs.commands.ask import command as ask
 from jobs.commands.command import Command, Job
-from jobs.commands.doctor import command as doctor
-from jobs.commands.plan import command as plan
 from jobs.run import surroundings
 from jobs.run.streams import noted_stdout, open_standard_streams, silence
 
 if TYPE_CHECKING:
     from jobs.launch import Prepared
 
-SUBMIT = submit.command(lambda words: parse(words))
-COMMANDS: dict[str, Command] = {
-    command.name: command
-    for command in (
-        *(module.COMMAND for module in (train, distill, sft, rl, evaluate, select, ask, serve, plan, verify)),
-        SUBMIT,
-        *(module.COMMAND for module in (export, keys, record, import_runs, show, recipe, doctor)),
-    )
+COMMANDS = {
+    "train": ("distill, sft, rl, then evaluate", "jobs.commands.train:COMMAND"),
+    "distill": ("turn multi-agent transcripts into demonstrations", "jobs.commands.distill:COMMAND"),
+    "sft": ("train on demonstrations", "jobs.commands.sft:COMMAND"),
+    "rl": ("train by reinforcement learning", "jobs.commands.rl:COMMAND"),
+    "evaluate": ("measure a model on tasks", "jobs.commands.evaluate:COMMAND"),
+    "select": ("choose tasks for rl by how often a model solves them", "jobs.commands.select:COMMAND"),
+    "ask": ("ask a model one question, and see what it does", "jobs.commands.ask.command:COMMAND"),
+    "serve": ("serve a model over HTTP", "jobs.commands.serve:COMMAND"),
+    "plan": (
+        "show what would run where, what would not fit, and how fast it would be",
+        "jobs.commands.plan.command:COMMAND",
+    ),
+    "verify": (
+        "check that no attempt at a task is missing or counted twice, or train recorded batches again and compare",
+        "jobs.commands.verify:COMMAND",
+    ),
+    "submit": ("run a command on a Ray cluster, or write its manifest for KubeRay", "jobs.commands.submit:COMMAND"),
+    "export": ("write a run's data set in the format of another trainer", "jobs.commands.export:COMMAND"),
+    "keys": ("add, list and revoke a server's API keys", "jobs.commands.keys:COMMAND"),
+    "record": ("forward an agent's calls to a model endpoint, and record them", "jobs.commands.record:COMMAND"),
+    "import": ("turn runs of other systems into transcripts", "jobs.commands.import_runs:COMMAND"),
+    "show": ("print chains: who said what, and what is trained", "jobs.commands.show:COMMAND"),
+    "recipe": ("print every setting, with its type, its default and what it does", "jobs.commands.recipe:COMMAND"),
+    "doctor": ("check what this machine lacks, and say what to type", "jobs.commands.doctor.command:COMMAND"),
 }
+"""What `coa --help` says of each command, and where the command is: `command_of` imports it."""
 SETTING_AS_OPTION = re.compile(r"--((?:\w+\.)+\w+|seed|run_dir)(?:=(.*))?", re.DOTALL)
 READER_LEFT = 141
 INTERRUPTED = 130
@@ -122,7 +121,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Command, dict[str, An
     for word in words:
         if not is_whole(word):
             raise UserError(f"{word!r} is not UTF-8: give the file or folder another name")
-    parser = _parser()
+    parser = _parser(words)
     parsed, unknown = parser.parse_known_args(words)
     if "overrides" in parsed:  # argparse takes those before an option, and leaves those behind it
         parsed.overrides += [word for word in unknown if not word.startswith("-")]
@@ -135,7 +134,12 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Command, dict[str, An
     if unknown:
         raise UserError(f"unknown options: {' '.join(unknown)} (see coa {parsed.command} --help)")
     options = vars(parsed)
-    return COMMANDS[options.pop("command")], options
+    return command_of(options.pop("command")), options
+
+
+def command_of(name: str) -> Command:
+    module, _, attribute = COMMANDS[name][1].partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def _run(job: Job, options: Mapping[str, Any]) -> int:
@@ -199,22 +203,26 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (see {self.prog} --help)")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """A parser of these words, which has the arguments of no other command than that which they call."""
     parser = _Parser(prog="coa", description="Trains agent foundation models (Chain-of-Agents).", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"coa {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, command in COMMANDS.items():
+    called = next((word for word in words if not word.startswith("-")), None)
+    for name, (line, _) in COMMANDS.items():
         one = commands.add_parser(
             name,
-            help=command.help,
-            description=f"coa {name}: {command.help}",
-            epilog=command.epilog or None,
+            help=line,
+            description=f"coa {name}: {line}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        command.arguments(one)  # a command's own positional arguments come before the overrides
-        if isinstance(command, Job):
-            _add_recipe(one, command)
+        if name == called:
+            command = command_of(name)
+            one.epilog = command.epilog or None
+            command.arguments(one)  # a command's own positional arguments come before the overrides
+            if isinstance(command, Job):
+                _add_recipe(one, command)
     return parser
 
 

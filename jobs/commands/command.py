@@ -1,6 +1,7 @@
 """The types of commands; their table is in `jobs.cli`.
 
-The files of this folder are imported for `coa --help`, so heavy imports are inside of their functions.
+A command's file is imported when the command is called, and for its own `--help`: so what loads Ray, PyTorch or vLLM is
+imported inside of its functions.
 """
 
 from __future__ import annotations
@@ -19,10 +20,8 @@ if TYPE_CHECKING:
     from jobs.recipe.findings import Findings
     from jobs.recipe.schema import Recipe
 
-    Demands = Mapping[str, list[Demand]]
-    """The cluster resources that are used at the same time, by stage."""
-
-
+Demands = Mapping[str, "list[Demand]"]
+"""The cluster resources that are used at the same time, by stage."""
 Parse = Callable[[Sequence[str]], "tuple[Command, dict[str, Any]]"]
 """The words of a command line as a command and its arguments by name; raises UserError."""
 
@@ -36,7 +35,6 @@ class Command:
     """A command without a recipe and without a run directory."""
 
     name: str
-    help: str
     run: Callable[..., int | None]
     """Called as run(**arguments); returns the exit status, or None for 0. That of a job is called as run(config,
     console, **arguments) and returns None."""

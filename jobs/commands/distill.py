@@ -1,23 +1,17 @@
 """`coa distill`: turns multi-agent transcripts into demonstrations."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from jobs.commands.command import Job, retry_failed
-
-if TYPE_CHECKING:
-    from jobs.commands.command import Demands
-    from jobs.recipe.findings import Findings
-    from jobs.recipe.schema import Recipe
-    from jobs.run.console import Console
-    from jobs.run.run_dir import RunDir
+from coa.errors import UserError
+from jobs.commands.command import Demands, Job, retry_failed
+from jobs.recipe.checks import check_run
+from jobs.recipe.findings import Findings
+from jobs.recipe.needs import distill_demands
+from jobs.recipe.schema import Recipe
+from jobs.run.console import Console
+from jobs.run.run_dir import RunDir
+from jobs.run.session import in_session
 
 
 def check(config: Recipe) -> Findings:
-    from coa.errors import UserError
-    from jobs.recipe.checks import check_run
-
     found = check_run(config, ("distill",))
     if config.sft.skipped:
         raise UserError("sft.steps is 0, so there is nothing to distil for")
@@ -27,7 +21,6 @@ def check(config: Recipe) -> Findings:
 
 
 def run(config: Recipe, console: Console) -> None:
-    from jobs.run.session import in_session
     from jobs.stages.distill import distill
     from jobs.stages.services import tool_client
 
@@ -40,14 +33,11 @@ def run(config: Recipe, console: Console) -> None:
 
 
 def demands(config: Recipe) -> Demands:
-    from jobs.recipe.needs import distill_demands
-
     return {"distill": distill_demands(config)}
 
 
 COMMAND = Job(
     name="distill",
-    help="turn multi-agent transcripts into demonstrations",
     check=check,
     run=run,
     arguments=retry_failed,

@@ -1,23 +1,31 @@
 """`coa evaluate`: measures a model on a published benchmark or on a user's tasks."""
 
-from __future__ import annotations
-
 import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentParser
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobs.commands.command import TASKS_HELP, Job, local_path, model_arguments, positive
+from rich import box
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from jobs.commands.command import Demands
-    from jobs.recipe.findings import Findings
-    from jobs.recipe.schema import Recipe
-    from jobs.run.console import Console
-    from jobs.run.run_dir import RunDir
+from cluster.resources import engine_demands
+from coa.extensions import load_extensions
+from coa.reporting.benchmarks import show
+from coa.tasks.published.table import BENCHMARKS
+from coa.tasks.remarks import remarks_on
+from jobs.commands.command import TASKS_HELP, Demands, Job, local_path, model_arguments, positive
+from jobs.recipe.checks import check_attempts
+from jobs.recipe.findings import Findings
+from jobs.recipe.schema import Recipe
+from jobs.run.agent_file import as_trained, caution_about_agent
+from jobs.run.compared import verdicts_in
+from jobs.run.console import Console, Terminal
+from jobs.run.run_dir import RunDir
+from jobs.run.session import in_session
 
 TABLE_WIDTH = 160
 """Columns of the table of benchmarks, if stdout is not a terminal."""
@@ -27,14 +35,6 @@ class _ListBenchmarks(Action):
     """Prints the published benchmarks that `--tasks NAME` knows, and exits, as `--help` does."""
 
     def __call__(self, parser: ArgumentParser, *_: object) -> None:
-        from rich import box
-        from rich.table import Table
-
-        from coa.extensions import load_extensions
-        from coa.reporting.benchmarks import show
-        from coa.tasks.published.table import BENCHMARKS
-        from jobs.run.console import Terminal
-
         load_extensions()  # extensions may register more benchmarks
         table = Table(box=box.SIMPLE_HEAD)
         for column in ("benchmark", "rows", "profile", "metric", "attempts", "grader", "data set", "terms"):
@@ -84,8 +84,6 @@ def check(
     against: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> Findings:
-    from jobs.recipe.checks import check_attempts
-    from jobs.run.compared import verdicts_in
     from jobs.stages.evaluate import asked_of
     from jobs.stages.scaling import check_best_of
 
@@ -110,9 +108,6 @@ def run(
     against: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> None:
-    from coa.tasks.remarks import remarks_on
-    from jobs.run.agent_file import caution_about_agent
-    from jobs.run.session import in_session
     from jobs.stages.evaluate import asked_of, evaluate_model
 
     settings = settings_of(config, model, out, best_of, overrides)
@@ -130,10 +125,6 @@ def run(
 
 def settings_of(config: Recipe, model: Path, out: Path, best_of: int | None, overrides: Sequence[str]) -> Recipe:
     """The settings of the model's training; --best-of sets the number of samples."""
-    from dataclasses import replace
-
-    from jobs.run.agent_file import as_trained
-
     config = as_trained(config, model, out, overrides)
     samples = config.evaluation.samples if best_of is None else best_of
     return replace(config, evaluation=replace(config.evaluation, samples=samples))
@@ -155,14 +146,11 @@ def own_folder(recipe: str | None, arguments: Mapping[str, Any], overrides: Sequ
 
 
 def demands(config: Recipe) -> Demands:
-    from cluster.resources import engine_demands
-
     return {"evaluate": engine_demands(config.placement)}
 
 
 COMMAND = Job(
     name="evaluate",
-    help="measure a model on tasks",
     check=check,
     run=run,
     arguments=arguments,

@@ -6,6 +6,11 @@ runs/x/data/*.parquet -> OUT/ for TRL's SFTTrainer, for LLaMA-Factory, or as the
 from argparse import ArgumentParser
 from pathlib import Path
 
+from coa.agent.episode import AgentConfig
+from coa.config import from_plain, read
+from coa.distill.dataset.exports import FORMATS
+from coa.distill.dataset.shards import shard_paths
+from coa.errors import UserError
 from jobs.commands.command import Command, local_path
 
 DATA = "data"
@@ -19,10 +24,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 def check(run: Path, format: str, out: Path) -> None:
     """Raises UserError, before anything is written, for an unknown format, a run without data, or a folder in use."""
-    from coa.distill.dataset.exports import FORMATS
-    from coa.distill.dataset.shards import shard_paths
-    from coa.errors import UserError
-
     FORMATS.find(format)
     if not (run / "config.yaml").exists() or not shard_paths(run / DATA):
         raise UserError(f"{run}: nothing is distilled there yet: run `coa distill` first")
@@ -31,10 +32,6 @@ def check(run: Path, format: str, out: Path) -> None:
 
 
 def run(run: Path, format: str, out: Path) -> None:
-    from coa.agent.episode import AgentConfig
-    from coa.config import from_plain, read
-    from coa.distill.dataset.exports import FORMATS
-
     check(run, format, out)
     path = run / "config.yaml"
     # Only the recipe's section `agent`, which defines the prompt: reading the rest would load the whole system.
@@ -47,6 +44,4 @@ def run(run: Path, format: str, out: Path) -> None:
         print(f"warning: {chosen.warning}")
 
 
-COMMAND = Command(
-    name="export", help="write a run's data set in the format of another trainer", run=run, arguments=arguments
-)
+COMMAND = Command(name="export", run=run, arguments=arguments)

@@ -5,19 +5,26 @@
 The transcripts are not graded here, but by the command that uses them.
 """
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich import box
+from rich.table import Table
+
+from coa.agent.profiles import PROFILES
+from coa.agent.profiles import profile as find_profile
+from coa.distill import to_chain
+from coa.distill.sources import FORMATS, Refusal, detect, import_runs, read_tools
+from coa.errors import UserError
+from coa.storage.jsonl import write_lines
+from coa.tasks.loading import load
+from coa.teams.store import write_transcripts
+from coa.teams.transcript import Ending, Graded, Transcript
 from jobs.commands.command import Command, local_path
-
-if TYPE_CHECKING:
-    from coa.distill.sources import Refusal
-    from coa.teams.transcript import Transcript
+from jobs.run.console import Terminal
 
 REFUSED = "refused.jsonl"
 """File beside the transcripts that lists each refused run, where it was found, and why it was refused."""
@@ -55,14 +62,6 @@ def run(
     own; it also determines the grader of open questions that name none; model: of runs that name none; tools: see
     `coa.distill.sources.tools`.
     """
-    from coa.agent.profiles import profile as find_profile
-    from coa.distill.sources import FORMATS, Refusal, detect, import_runs, read_tools
-    from coa.errors import UserError
-    from coa.storage.jsonl import write_lines
-    from coa.tasks.loading import load
-    from coa.teams.store import write_transcripts
-    from coa.teams.transcript import Graded, Transcript
-
     form = detect(runs) if form is None else form.lower()
     FORMATS.find(form)
     known = load(tasks) if profile is None else load(tasks, profile=find_profile(profile).name, overrule=True)
@@ -84,11 +83,6 @@ def run(
 
 
 def _show(imported: list[Transcript], refused: list[Refusal]) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from jobs.run.console import Terminal
-
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("runs")
     table.add_column("", justify="right")
@@ -110,10 +104,6 @@ def _show(imported: list[Transcript], refused: list[Refusal]) -> None:
 
 def _broken(imported: list[Transcript]) -> dict[tuple[str, str], list[str]]:
     """Task ids of the answered runs that the filter will drop, by profile and forbidden transition."""
-    from coa.agent.profiles import profile as find_profile
-    from coa.distill import to_chain
-    from coa.teams.transcript import Ending
-
     found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for one in imported:
         transition = find_profile(one.task.profile).broken_transition(to_chain(one))
@@ -124,9 +114,6 @@ def _broken(imported: list[Transcript]) -> dict[tuple[str, str], list[str]]:
 
 def _advice(imported: list[Transcript], broken: int) -> str:
     """What to do about runs that break their profile's table."""
-    from coa.agent.profiles import PROFILES
-    from coa.distill import to_chain
-
     chains = [to_chain(one) for one in imported]
     fits = {name: sum(map(profile.transitions_hold, chains)) for name, profile in PROFILES.items()}
     best = max(fits, key=lambda name: fits[name])
@@ -140,4 +127,4 @@ def command(**options: Any) -> None:
     run(**options)
 
 
-COMMAND = Command(name="import", help="turn runs of other systems into transcripts", run=command, arguments=arguments)
+COMMAND = Command(name="import", run=command, arguments=arguments)

@@ -5,12 +5,12 @@ coa keys --file keys.jsonl list
 coa keys --file keys.jsonl revoke 1f0c22a94be1
 """
 
-from __future__ import annotations
-
 import time
 from argparse import ArgumentParser
 from pathlib import Path
 
+from coa.serving.keys import KeyFile
+from coa.serving.limits.quotas import Quota
 from jobs.commands.command import Command, local_path, positive
 
 
@@ -36,9 +36,6 @@ def run(
     tokens_per_minute: int | None = None,
 ) -> None:
     """Raises UserError if the file is no file of keys, or lacks the id."""
-    from coa.serving.keys import KeyFile
-    from coa.serving.limits.quotas import Quota
-
     keys, now = KeyFile(file), int(time.time())
     match what:
         case "add":
@@ -60,4 +57,4 @@ def run(
                 print(f"{key.id}  {made}  {key.name}  ({state})")
 
 
-COMMAND = Command(name="keys", help="add, list and revoke a server's API keys", run=run, arguments=arguments)
+COMMAND = Command(name="keys", run=run, arguments=arguments)

@@ -1,18 +1,18 @@
 """`coa recipe`: every setting that a recipe may have, with its type, its default and what it does."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import textwrap
 from argparse import ArgumentParser
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+from coa.config import load
+from coa.errors import UserError
+from coa.settings import Setting, below, settings_of
+from coa.settings import search as search_for
 from jobs.commands.command import Command
-
-if TYPE_CHECKING:
-    from coa.settings import Setting
+from jobs.recipe.find import find_recipe
+from jobs.recipe.schema import Recipe
 
 WIDTH = 100
 """Maximum width of the text in columns; exact if stdout is not a terminal."""
@@ -27,13 +27,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(*, key: str | None, search: list[str], recipe: str | None) -> None:
-    from coa.config import load
-    from coa.errors import UserError
-    from coa.settings import below, settings_of
-    from coa.settings import search as search_for
-    from jobs.recipe.find import find_recipe
-    from jobs.recipe.schema import Recipe
-
     settings = list(settings_of(load(Recipe, find_recipe(recipe) if recipe else None)))
     found = settings if key is None else below(settings, key)
     found = search_for(found, *search) if search else found
@@ -50,9 +43,4 @@ def lines_of(setting: Setting, width: int) -> Iterator[str]:
     yield from textwrap.wrap(setting.sentence, width, initial_indent="    ", subsequent_indent="    ")
 
 
-COMMAND = Command(
-    name="recipe",
-    help="print every setting, with its type, its default and what it does",
-    run=run,
-    arguments=arguments,
-)
+COMMAND = Command(name="recipe", run=run, arguments=arguments)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from coa.distill.sources.recorder import RecorderConfig
 
 PORT = 8700
+"""`coa doctor` looks at it, and needs no recorder."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -57,9 +58,4 @@ async def _serve(config: RecorderConfig, host: str, port: int, say: Callable[[st
         await stop.wait()
 
 
-COMMAND = Command(
-    name="record",
-    help="forward an agent's calls to a model endpoint, and record them",
-    run=run,
-    arguments=arguments,
-)
+COMMAND = Command(name="record", run=run, arguments=arguments)

@@ -1,24 +1,17 @@
 """`coa rl`: reinforcement learning."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from jobs.commands.command import Job
-
-if TYPE_CHECKING:
-    from jobs.commands.command import Demands
-    from jobs.recipe.findings import Findings
-    from jobs.recipe.schema import Recipe
-    from jobs.run.console import Console
-    from jobs.run.run_dir import RunDir
+from coa.errors import UserError
+from jobs.commands.command import Demands, Job
+from jobs.recipe.checks import check_run
+from jobs.recipe.findings import Findings
+from jobs.recipe.needs import is_finished, reinforcement_demands
+from jobs.recipe.schema import Recipe
+from jobs.run.console import Console
+from jobs.run.run_dir import RunDir
+from jobs.run.session import in_session
 
 
 def check(config: Recipe) -> Findings:
-    from coa.errors import UserError
-    from jobs.recipe.checks import check_run
-    from jobs.recipe.needs import is_finished
-
     found = check_run(config, ("rl",))
     if not config.sft.skipped and not is_finished(config, "sft"):
         raise UserError(
@@ -29,7 +22,6 @@ def check(config: Recipe) -> Findings:
 
 
 def run(config: Recipe, console: Console) -> None:
-    from jobs.run.session import in_session
     from jobs.stages.engines import engine_pool
     from jobs.stages.rl import rl, tell_bottleneck
     from jobs.stages.services import tool_client
@@ -47,9 +39,7 @@ def run(config: Recipe, console: Console) -> None:
 
 
 def demands(config: Recipe) -> Demands:
-    from jobs.recipe.needs import reinforcement_demands
-
     return {"rl": reinforcement_demands(config)}
 
 
-COMMAND = Job(name="rl", help="train by reinforcement learning", check=check, run=run, stages=("rl",), demands=demands)
+COMMAND = Job(name="rl", check=check, run=run, stages=("rl",), demands=demands)

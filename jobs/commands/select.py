@@ -1,20 +1,21 @@
 """`coa select`: chooses the tasks that RL can learn from."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jobs.commands.command import TASKS_HELP, Job, model_arguments
-
-if TYPE_CHECKING:
-    from jobs.commands.command import Demands
-    from jobs.recipe.findings import Findings
-    from jobs.recipe.schema import Recipe
-    from jobs.run.console import Console
-    from jobs.run.run_dir import RunDir
+from cluster.resources import engine_demands
+from coa.errors import UserError
+from coa.tasks.loading import source
+from coa.tasks.remarks import remarks_on
+from jobs.commands.command import TASKS_HELP, Demands, Job, model_arguments
+from jobs.recipe.checks import check_attempts
+from jobs.recipe.findings import Findings
+from jobs.recipe.schema import Recipe
+from jobs.run.agent_file import caution_about_agent
+from jobs.run.console import Console
+from jobs.run.run_dir import RunDir
+from jobs.run.session import in_session
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -38,9 +39,6 @@ def check(
     out: Path,
     overrides: Sequence[str] = (),
 ) -> Findings:
-    from coa.errors import UserError
-    from coa.tasks.loading import source
-    from jobs.recipe.checks import check_attempts
     from jobs.stages.select import TASKS, settings_of, work_of
 
     path = source(tasks).path
@@ -63,9 +61,6 @@ def run(
     out: Path,
     overrides: Sequence[str] = (),
 ) -> None:
-    from coa.tasks.remarks import remarks_on
-    from jobs.run.agent_file import caution_about_agent
-    from jobs.run.session import in_session
     from jobs.stages.engines import engine_pool
     from jobs.stages.select import select_with, settings_of, work_of
     from jobs.stages.services import tool_client
@@ -85,14 +80,11 @@ def run(
 
 
 def demands(config: Recipe) -> Demands:
-    from cluster.resources import engine_demands
-
     return {"select": engine_demands(config.placement)}
 
 
 COMMAND = Job(
     name="select",
-    help="choose tasks for rl by how often a model solves them",
     check=check,
     run=run,
     arguments=arguments,

@@ -1,23 +1,24 @@
 """`coa serve`: serves a model over HTTP, as an agent with its tools and as the model alone."""
 
-from __future__ import annotations
-
 import gc
 import os
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jobs.commands.command import Job, local_path
-
-if TYPE_CHECKING:
-    from jobs.commands.command import Demands
-    from jobs.recipe.findings import Findings
-    from jobs.recipe.schema import Recipe
-    from jobs.run.console import Console
-    from jobs.run.run_dir import RunDir
+from cluster.resources import engine_demands
+from coa.serving.following import caution_of, start_of
+from jobs.commands.command import Demands, Job, local_path
+from jobs.recipe.checks import found_of
+from jobs.recipe.findings import Findings
+from jobs.recipe.needs import tools_of
+from jobs.recipe.schema import Recipe
+from jobs.recipe.worlds import world_of
+from jobs.run.agent_file import as_trained
+from jobs.run.console import Console
+from jobs.run.run_dir import RunDir
+from jobs.run.session import in_session
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -35,9 +36,6 @@ def arguments(parser: ArgumentParser) -> None:
 def check(
     config: Recipe, *, model: Path | None, follow: Path | None, out: Path, overrides: Sequence[str] = ()
 ) -> Findings:
-    from jobs.recipe.checks import found_of
-    from jobs.recipe.needs import tools_of
-    from jobs.recipe.worlds import world_of
     from jobs.stages.serve import check_serving, fill_in_names
 
     found, folder = _served(config, model, follow, out, overrides)
@@ -54,8 +52,6 @@ def run(
     out: Path,
     overrides: Sequence[str] = (),
 ) -> None:
-    from coa.serving.following import caution_of
-    from jobs.run.session import in_session
     from jobs.stages.serve import serve_model
 
     found, folder = _served(config, model, follow, out, overrides)
@@ -78,9 +74,6 @@ def _served(
     config: Recipe, model: Path | None, follow: Path | None, out: Path, overrides: Sequence[str]
 ) -> tuple[Recipe, Path]:
     """The settings of the server, and the folder that it starts with."""
-    from coa.serving.following import start_of
-    from jobs.run.agent_file import as_trained
-
     if model is not None:
         return as_trained(config, model, out, overrides), model
     assert follow is not None
@@ -92,14 +85,11 @@ def _served(
 
 
 def demands(config: Recipe) -> Demands:
-    from cluster.resources import engine_demands
-
     return {"serve": engine_demands(config.placement)}
 
 
 COMMAND = Job(
     name="serve",
-    help="serve a model over HTTP",
     check=check,
     run=run,
     arguments=arguments,

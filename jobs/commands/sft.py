@@ -1,24 +1,17 @@
 """`coa sft`: supervised fine-tuning on demonstrations."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from jobs.commands.command import Job
-
-if TYPE_CHECKING:
-    from jobs.commands.command import Demands
-    from jobs.recipe.findings import Findings
-    from jobs.recipe.schema import Recipe
-    from jobs.run.console import Console
-    from jobs.run.run_dir import RunDir
+from coa.errors import UserError
+from jobs.commands.command import Demands, Job
+from jobs.recipe.checks import check_run
+from jobs.recipe.findings import Findings
+from jobs.recipe.needs import is_finished, sft_demands
+from jobs.recipe.schema import Recipe
+from jobs.run.console import Console
+from jobs.run.run_dir import RunDir
+from jobs.run.session import in_session
 
 
 def check(config: Recipe) -> Findings:
-    from coa.errors import UserError
-    from jobs.recipe.checks import check_run
-    from jobs.recipe.needs import is_finished
-
     found = check_run(config, ("sft",))
     if config.distils and not is_finished(config, "distill"):
         raise UserError(f"{config.run_dir}: nothing is distilled there yet: run `coa distill` first")
@@ -26,7 +19,6 @@ def check(config: Recipe) -> Findings:
 
 
 def run(config: Recipe, console: Console) -> None:
-    from jobs.run.session import in_session
     from jobs.stages.sft import sft
 
     async def body(run: RunDir) -> None:
@@ -37,9 +29,7 @@ def run(config: Recipe, console: Console) -> None:
 
 
 def demands(config: Recipe) -> Demands:
-    from jobs.recipe.needs import sft_demands
-
     return {"sft": sft_demands(config)}
 
 
-COMMAND = Job(name="sft", help="train on demonstrations", check=check, run=run, stages=("sft",), demands=demands)
+COMMAND = Job(name="sft", check=check, run=run, stages=("sft",), demands=demands)

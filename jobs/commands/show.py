@@ -8,24 +8,28 @@
 A bar marks spans that the policy is trained on; results of tools have none. On a terminal each speaker has a colour.
 """
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rich.table import Table
+from rich.text import Text
+
+from coa.agent.grammar import TAGS, Kind, Span, parse
+from coa.agent.profiles import profile
+from coa.distill import to_chain
+from coa.distill.dataset.rows import Demonstration
+from coa.distill.dataset.shards import read_rows, read_rows_of, shard_paths
+from coa.distill.stages import answer_pair
+from coa.errors import UserError
+from coa.teams.store import read_transcripts
+from coa.teams.transcript import AgentStep, Graded, ToolStep, is_routing
+from coa.types import Task
 from jobs.commands.command import Command, local_path, positive
-
-if TYPE_CHECKING:
-    from coa.agent.grammar import Span
-    from coa.distill.dataset.rows import Demonstration
-    from coa.teams.transcript import Graded
-    from coa.types import Task
-    from jobs.run.console import Terminal
+from jobs.run.console import Terminal
 
 BAR, WIDTH, TOOL, USER, MODEL = "▌", 100, "tool", "user", "model"
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
@@ -63,9 +67,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(path: Path, *, task: str | None = None, rows: int = 1) -> None:
     """Raises UserError for a path without such runs."""
-    from coa.errors import UserError
-    from jobs.run.console import Terminal
-
     chosen = (one for one in shown_of(path) if task is None or one.task.id == task)
     found = list(islice(chosen, rows))
     if not found:
@@ -77,10 +78,6 @@ def run(path: Path, *, task: str | None = None, rows: int = 1) -> None:
 
 def shown_of(path: Path) -> Iterator[Shown]:
     """The runs of a file or folder; raises UserError for what is neither transcripts nor a data set."""
-    from coa.distill.dataset.shards import read_rows, read_rows_of, shard_paths
-    from coa.errors import UserError
-    from coa.teams.store import read_transcripts
-
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
     if path.is_dir() and shard_paths(path):
@@ -92,20 +89,12 @@ def shown_of(path: Path) -> Iterator[Shown]:
 
 
 def _of_row(row: Demonstration) -> Shown:
-    from coa.distill.stages import answer_pair
-
     about = f"kept, {row.copies} copies, {row.source}"
     pair = answer_pair(row.task.answers, row.chain)
     return Shown(row.task, row.attempt, about, pair, _lines(row.task, row.chain, (MODEL,) * len(row.chain)))
 
 
 def _of_transcript(run: Graded) -> Shown:
-    from coa.agent.grammar import parse
-    from coa.agent.profiles import profile
-    from coa.distill import to_chain
-    from coa.distill.stages import answer_pair
-    from coa.teams.transcript import AgentStep, ToolStep, is_routing
-
     transcript, chain = run.transcript, to_chain(run.transcript)
     speakers: list[str] = []
     for step in transcript.steps:
@@ -123,8 +112,6 @@ def _of_transcript(run: Graded) -> Shown:
 
 
 def _lines(task: Task, chain: tuple[Span, ...], speakers: tuple[str, ...]) -> tuple[Line, ...]:
-    from coa.agent.grammar import TAGS, Kind
-
     made = ((span, TAGS[span.tag].kind is not Kind.ENVIRONMENT) for span in chain)
     return tuple(
         Line(speaker if trained or speaker == USER else TOOL, span, trained)
@@ -133,9 +120,6 @@ def _lines(task: Task, chain: tuple[Span, ...], speakers: tuple[str, ...]) -> tu
 
 
 def _print(console: Terminal, one: Shown) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     console.print(Text(f"{one.task.id}, attempt {one.attempt}, {one.task.profile}: {one.about}", style="bold"))
     console.print(Text(one.task.question))
     speakers = [name for name in dict.fromkeys(line.speaker for line in one.lines) if name not in (TOOL, USER)]
@@ -154,9 +138,4 @@ def _print(console: Terminal, one: Shown) -> None:
     console.print(Text(f"{BAR} is trained\n", style="dim"))
 
 
-COMMAND = Command(
-    name="show",
-    help="print chains: who said what, and what is trained",
-    run=run,
-    arguments=arguments,
-)
+COMMAND = Command(name="show", run=run, arguments=arguments)

@@ -5,21 +5,23 @@ coa submit --address http://head:8265 --stop JOB
 coa submit --kuberay job.yaml train --recipe web_32b           for kubectl apply
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from argparse import REMAINDER, ArgumentParser
-from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jobs.commands.command import Command, Parse, local_path, positive
-
-if TYPE_CHECKING:
-    from cluster.remote.jobs import Jobs
-    from jobs.submission import Submitted
+from cluster.manifests.groups import Machine
+from cluster.manifests.kuberay import Site, as_text, config_maps
+from cluster.remote.jobs import Jobs, difference, entrypoint, own_versions, runtime_env
+from coa.errors import UserError
+from coa.storage.files import write_atomically
+from jobs import submission
+from jobs.cli import parse
+from jobs.commands.command import Command, local_path, positive
+from jobs.submission import Submitted
 
 ADDRESS = "RAY_API_SERVER_ADDRESS"
 STORAGE = "~/coa"
@@ -66,7 +68,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(
-    parse_command: Parse,
     *,
     address: str | None,
     words: list[str],
@@ -82,17 +83,14 @@ def run(
     **manifest: Any,
 ) -> int:
     """Returns the exit status."""
-    from cluster.remote.jobs import difference, entrypoint, own_versions, runtime_env
-    from jobs import submission
-
     if kuberay is not None:
-        return _write(kuberay, submission.parse(words, Path.cwd(), parse_command), storage, **manifest)
+        return _write(kuberay, submission.parse(words, Path.cwd(), parse), storage, **manifest)
     if stop is not None:
         print(f"{stop}: {_jobs(address).stop(stop)}")
         return 0
     if follow is not None:
         return _follow(_jobs(address), follow)
-    submitted = submission.parse(words, Path.cwd(), parse_command)
+    submitted = submission.parse(words, Path.cwd(), parse)
     variables = submission.plain_variables(env, os.environ)
     sent = submission.parcel_of(submitted, Path.cwd(), requirements, send)
     if dry_run:
@@ -110,9 +108,6 @@ def run(
 
 
 def _jobs(address: str | None) -> Jobs:
-    from cluster.remote.jobs import Jobs
-    from coa.errors import UserError
-
     if address is None:
         raise UserError(f"coa submit needs --address, or ${ADDRESS}: the cluster's dashboard, such as http://head:8265")
     return Jobs(address)
@@ -144,14 +139,6 @@ def _write(
     node_cpus: int,
     node_gpus: int,
 ) -> int:
-    from importlib.metadata import version
-
-    from cluster.manifests.groups import Machine
-    from cluster.manifests.kuberay import Site, as_text, config_maps
-    from coa.errors import UserError
-    from coa.storage.files import write_atomically
-    from jobs import submission
-
     label, is_label, value = spot.partition("=")
     if spot != ANY and not is_label:
         raise UserError(f"--spot {spot}: a label of nodes is LABEL=VALUE")
@@ -174,12 +161,4 @@ def _write(
     return 0
 
 
-def command(parse_command: Parse) -> Command:
-    """The command, which submits others: `parse_command` reads them."""
-    return Command(
-        name="submit",
-        help="run a command on a Ray cluster, or write its manifest for KubeRay",
-        run=partial(run, parse_command),
-        arguments=arguments,
-        epilog=EPILOG,
-    )
+COMMAND = Command(name="submit", run=run, arguments=arguments, epilog=EPILOG)

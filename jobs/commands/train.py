@@ -1,27 +1,21 @@
 """`coa train`: all stages, from team runs to a report."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from jobs.commands.command import Job, retry_failed
-
-if TYPE_CHECKING:
-    from jobs.commands.command import Demands
-    from jobs.recipe.findings import Findings
-    from jobs.recipe.schema import Recipe
-    from jobs.run.console import Console
+from cluster.resources import tool_demands
+from jobs.commands.command import Demands, Job, retry_failed
+from jobs.recipe.checks import check_run
+from jobs.recipe.findings import Findings
+from jobs.recipe.needs import distill_demands, reinforcement_demands, sft_demands
+from jobs.recipe.schema import Recipe
+from jobs.run.console import Console
+from jobs.run.run_dir import RunDir
+from jobs.run.session import in_session
 
 
 def check(config: Recipe) -> Findings:
-    from jobs.recipe.checks import check_run
-
     return check_run(config)
 
 
 def run(config: Recipe, console: Console) -> None:
-    from jobs.run.run_dir import RunDir
-    from jobs.run.session import in_session
     from jobs.stages.train import conclude, is_finished, train
 
     finished = RunDir(config, console)
@@ -31,9 +25,6 @@ def run(config: Recipe, console: Console) -> None:
 
 
 def demands(config: Recipe) -> Demands:
-    from cluster.resources import tool_demands
-    from jobs.recipe.needs import distill_demands, reinforcement_demands, sft_demands
-
     return {
         "distill": distill_demands(config) if config.distils else [],
         # Tool executors run from the first stage to the last.
@@ -44,7 +35,6 @@ def demands(config: Recipe) -> Demands:
 
 COMMAND = Job(
     name="train",
-    help="distill, sft, rl, then evaluate",
     check=check,
     run=run,
     arguments=retry_failed,

@@ -5,20 +5,23 @@ coa verify runs/demo --replay            trains the recorded batches again, and 
 coa verify runs/demo --replay 20:25      from the newest kept checkpoint before step 20, to step 25
 """
 
-from __future__ import annotations
-
 import re
+import sys
 from argparse import ArgumentParser, ArgumentTypeError
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from cluster.resources import learner_demands
+from coa.errors import InfrastructureError, UserError
+from coa.learning.accounts import OPEN, SPARE, TRAINED, Accounts, Attempt, delay, fold, length_bucket
+from coa.storage.jsonl import read_lines
 from jobs.commands.command import Command, local_path
-
-if TYPE_CHECKING:
-    from coa.learning.accounts import Accounts, Attempt
-    from jobs.run.console import Console
+from jobs.run.console import Console, open_console
+from jobs.run.run_dir import RunDir, storage_of
+from jobs.run.session import in_session
+from jobs.stages.reinforcement.ledger import FILE
 
 FAULTS_SHOWN = 20
 
@@ -49,14 +52,6 @@ def run(run_dir: Path, replay: tuple[int | None, int | None] | None) -> int:
 
 def check_accounts(run_dir: Path) -> int:
     """Returns 1 if the accounts don't balance, and prints the faults; raises UserError for a run without a ledger."""
-    import sys
-
-    from coa.errors import UserError
-    from coa.learning.accounts import fold
-    from coa.storage.jsonl import read_lines
-    from jobs.run.console import Console
-    from jobs.run.run_dir import storage_of
-    from jobs.stages.reinforcement.ledger import FILE
     from jobs.stages.reinforcement.replay import kept_checkpoints
     from jobs.stages.reinforcement.rl_stats import STAGE
 
@@ -80,8 +75,6 @@ def check_accounts(run_dir: Path) -> int:
 
 
 def show(accounts: Accounts, console: Console) -> None:
-    from coa.learning.accounts import length_bucket
-
     [total] = accounts.balance().values() or [Counter()]
     reasons = reasons_of(total)
     dropped = "".join(f", {reason} {total[reason]}" for reason in reasons).removeprefix(", ")
@@ -113,8 +106,6 @@ def table(
     """A row for each key, rising; -1 is what was not played to an end. What depends on the key biases what is learnt:
     `lost`, the share that failures and rollbacks took, `again`, the attempts whose tasks are issued again, and `delay`,
     the versions between admission and training."""
-    from coa.learning.accounts import SPARE, delay
-
     cells: list[list[Any]] = []
     for key, attempts in sorted(rows.items()):
         row = Counter(map(accounts.state, attempts))
@@ -129,24 +120,15 @@ def table(
 
 
 def reasons_of(row: Counter[str]) -> list[str]:
-    from coa.learning.accounts import OPEN, TRAINED
-
     return [name for name, _ in row.most_common() if name not in (*OPEN, TRAINED)]
 
 
 def open_in(row: Counter[str]) -> int:
-    from coa.learning.accounts import OPEN
-
     return sum(row[state] for state in OPEN)
 
 
 def train_again(run_dir: Path, first: int | None, last: int | None) -> int:
     """Returns 1 at the first difference, and prints its step; raises UserError for a run without recorded batches."""
-    from cluster.resources import learner_demands
-    from coa.errors import InfrastructureError
-    from jobs.run.console import open_console
-    from jobs.run.run_dir import RunDir
-    from jobs.run.session import in_session
     from jobs.stages.reinforcement.replay import plan_replay, recipe_of, replay
 
     config = recipe_of(run_dir)
@@ -165,9 +147,4 @@ def train_again(run_dir: Path, first: int | None, last: int | None) -> int:
     return 0
 
 
-COMMAND = Command(
-    name="verify",
-    help="check that no attempt at a task is missing or counted twice, or train recorded batches again and compare",
-    run=run,
-    arguments=arguments,
-)
+COMMAND = Command(name="verify", run=run, arguments=arguments)

@@ -11,6 +11,7 @@ import pytest
 from coa.errors import UserError
 from coa.storage.keeping import CheckpointsConfig
 from jobs import cli
+from jobs.commands import evaluate, train
 from jobs.commands.command import Job
 from jobs.recipe.findings import Findings
 
@@ -41,8 +42,8 @@ def job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
             raise seen.check
         return ()
 
-    for name in ("train", "evaluate"):
-        monkeypatch.setitem(cli.COMMANDS, name, replace(cli.COMMANDS[name], run=run, check=check))
+    for module in (train, evaluate):
+        monkeypatch.setattr(module, "COMMAND", replace(module.COMMAND, run=run, check=check))
     (tmp_path / "r.yaml").write_text("steps: 5\n")
     return seen
 
@@ -117,7 +118,7 @@ def test_a_folder_that_another_command_holds_is_left_alone(
 
 
 def test_a_log_that_could_not_be_written_is_not_pointed_to(
-    job: SimpleNamespace, capfd: pytest.CaptureFixture[str]
+    job: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object, **__: object) -> None:
         shutil.rmtree("runs/test/logs")
@@ -125,7 +126,7 @@ def test_a_log_that_could_not_be_written_is_not_pointed_to(
         raise RuntimeError("the disk failed")
 
     job.run = None
-    cli.COMMANDS["train"] = replace(cli.COMMANDS["train"], run=full)  # the fixture puts the real one back
+    monkeypatch.setattr(train, "COMMAND", replace(train.COMMAND, run=full))
     assert cli.main(["train", "--recipe", "./r.yaml"]) == 1
     assert capfd.readouterr().err == "coa: train failed: RuntimeError: the disk failed\n"
 
@@ -164,7 +165,7 @@ def test_an_interruption_says_how_to_go_on(job: SimpleNamespace, capfd: pytest.C
 def test_an_interrupted_job_without_a_folder_of_its_own_resumes_nothing(
     job: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(cli.COMMANDS, "train", replace(cli.COMMANDS["train"], alone=False))
+    monkeypatch.setattr(train, "COMMAND", replace(train.COMMAND, alone=False))
     job.run = KeyboardInterrupt()
     assert cli.main(["train", "--recipe", "./r.yaml"]) == 130
     assert capfd.readouterr().err == "interrupted\n"
@@ -193,9 +194,11 @@ def test_every_command_is_described_and_those_with_a_recipe_say_what_they_ask_fo
         *("train", "distill", "sft", "rl", "evaluate", "select", "ask", "serve"),
         *("plan", "verify", "submit", "export", "keys", "record", "import", "show", "recipe", "doctor"),
     ]
-    jobs = {name: command for name, command in cli.COMMANDS.items() if isinstance(command, Job)}
+    commands = {name: cli.command_of(name) for name in cli.COMMANDS}
+    assert [command.name for command in commands.values()] == list(commands)
+    jobs = {name: command for name, command in commands.items() if isinstance(command, Job)}
     assert list(jobs) == ["train", "distill", "sft", "rl", "evaluate", "select", "ask", "serve"]
-    assert all(command.help for command in cli.COMMANDS.values())
+    assert all(line for line, _ in cli.COMMANDS.values())
     assert (
         [name for name, job in jobs.items() if job.of_model] == ["evaluate", "select", "ask", "serve"] == list(jobs)[4:]
     )
@@ -203,9 +206,9 @@ def test_every_command_is_described_and_those_with_a_recipe_say_what_they_ask_fo
 
 
 def test_failed_runs_are_tried_again_where_that_is_asked_for(job: SimpleNamespace) -> None:
-    options = vars(cli._parser().parse_args(["distill", "--recipe", "x", "--retry-failed", "seed=2"]))
+    _, options = cli.parse(["distill", "--recipe", "x", "--retry-failed", "seed=2"])
     assert (options["overrides"], options["said"]) == (["seed=2"], ["distill.retry_failed=true"])
-    assert "said" not in vars(cli._parser().parse_args(["sft", "--recipe", "x"]))
+    assert "said" not in cli.parse(["sft", "--recipe", "x"])[1]
 
 
 def test_benchmarks_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
@@ -265,7 +268,7 @@ def test_settings_may_stand_on_both_sides_of_an_option() -> None:
 
 def test_a_question_comes_before_the_settings() -> None:
     words = ["ask", "--model", "m", "Who ?", "engine.threads=1", "--grammar", "enforce"]
-    options = vars(cli._parser().parse_args(words))
+    _, options = cli.parse(words)
     assert (options["question"], options["overrides"]) == ("Who ?", ["engine.threads=1"])
     assert (options["model"], options["profile"], options["grammar"]) == (Path("m"), None, "enforce")
 

@@ -65,7 +65,7 @@ def test_every_command_in_the_documents_is_one(command: str) -> None:
         assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         return
     try:
-        options = vars(cli._parser().parse_args(words))
+        options = vars(cli._parser(words).parse_args(words))
     except SystemExit as ended:  # one that prints a table and ends, as --help does
         if ended.code:
             raise

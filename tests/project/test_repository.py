@@ -173,6 +173,19 @@ def test_help_loads_nothing_that_takes_its_time() -> None:
     assert {name for name in ast.literal_eval(loaded) if not name.startswith("_")} == {"coa", "jobs"}
 
 
+def test_the_help_of_a_command_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom jobs.cli import COMMANDS, main\n"
+        "for name in COMMANDS:\n"
+        "    try: main([name, '--help'])\n"
+        "    except SystemExit: pass\n"
+        f"print(sorted({HEAVY | {'torch', 'transformers'}!r} & set(sys.modules)))"
+    )
+    *lines, loaded = run("-c", code).splitlines()
+    assert sum(line.startswith("usage: coa ") for line in lines) == 18
+    assert loaded == "[]"
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_is_valid(path: Path) -> None:
     assert isinstance(load(Recipe, path, []), Recipe)

@@ -7,20 +7,20 @@ coa ask --model runs/demo/model "Who is the current owner of Vexon Labs ?"
 ...
 """
 
-from __future__ import annotations
-
+import asyncio
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jobs.commands.command import Job, local_path
-
-if TYPE_CHECKING:
-    from jobs.commands.command import Demands
-    from jobs.recipe.findings import Findings
-    from jobs.recipe.schema import Recipe
-    from jobs.run.console import Console
+from coa.errors import UserError
+from coa.types import Task
+from jobs.commands.command import Demands, Job, local_path
+from jobs.recipe.checks import check_asked
+from jobs.recipe.findings import Findings
+from jobs.recipe.schema import Recipe
+from jobs.recipe.worlds import world_of
+from jobs.run.agent_file import as_trained
+from jobs.run.console import Console
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -41,10 +41,6 @@ def check(
     out: Path,
     overrides: Sequence[str] = (),
 ) -> Findings:
-    from coa.errors import UserError
-    from coa.types import Task
-    from jobs.recipe.checks import check_asked
-
     if not question.strip():
         raise UserError("the question is empty")
     config, profile = settings_of(config, model, profile, grammar, out, overrides)
@@ -63,8 +59,6 @@ def run(
     out: Path,
     overrides: Sequence[str] = (),
 ) -> None:
-    import asyncio
-
     from jobs.commands.ask.episode import ask_model
 
     config, profile = settings_of(config, model, profile, grammar, out, overrides)
@@ -75,8 +69,6 @@ def settings_of(
     config: Recipe, model: Path, profile: str | None, grammar: str | None, out: Path, overrides: Sequence[str]
 ) -> tuple[Recipe, str]:
     """The settings of the model's training, changed by those of the command line, and the agent's profile."""
-    from jobs.recipe.worlds import world_of
-    from jobs.run.agent_file import as_trained
     from jobs.stages.serve import fill_in_names
 
     chosen = [f"agent.grammar={grammar}"] if grammar else []
@@ -90,7 +82,6 @@ def demands(config: Recipe) -> Demands:
 
 COMMAND = Job(
     name="ask",
-    help="ask a model one question, and see what it does",
     check=check,
     run=run,
     arguments=arguments,

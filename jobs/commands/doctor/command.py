@@ -7,15 +7,18 @@ Nothing is started but an empty program in the sandbox. A model is loaded, and c
 1 if something needed is missing.
 """
 
-from __future__ import annotations
-
 from argparse import ArgumentParser
 from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
 
 from coa.errors import UserError
 from jobs.commands.command import Command
 from jobs.commands.doctor.model import model
 from jobs.commands.doctor.parts import PARTS, State
+from jobs.recipe.find import find_recipe
+from jobs.run.console import Terminal
 
 WIDTH = 80
 OVERRIDES = "overrides of the recipe, as for the command; model=PATH: also whether that model can be trained"
@@ -30,12 +33,6 @@ def arguments(parser: ArgumentParser) -> None:
 def run(*, recipe: str | None = None, overrides: Sequence[str] = ()) -> int:
     """Prints a line for each finding; returns the exit status. Raises UserError for a recipe that can't be read, or
     overrides without one."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from jobs.recipe.find import find_recipe
-    from jobs.run.console import Terminal
-
     paths = [word.removeprefix(MODEL) for word in overrides if word.startswith(MODEL)]
     overrides = [word for word in overrides if not word.startswith(MODEL)]
     config = None
@@ -59,6 +56,4 @@ def run(*, recipe: str | None = None, overrides: Sequence[str] = ()) -> int:
     return int(any(one.state is State.MISSING for _, one in found))
 
 
-COMMAND = Command(
-    name="doctor", help="check what this machine lacks, and say what to type", run=run, arguments=arguments
-)
+COMMAND = Command(name="doctor", run=run, arguments=arguments)

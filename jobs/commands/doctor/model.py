@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,6 @@ ROOM = 1.5
 
 def model(path: str, recipe: Recipe | None) -> Iterator[Finding]:
     """recipe: whose settings of the model, of adapters and of the agent count."""
-    from dataclasses import replace
-
     from coa.pretrained.folder import Use
     from jobs.recipe.models import checked
     from jobs.recipe.schema import Recipe
@@ -46,8 +45,6 @@ def model(path: str, recipe: Recipe | None) -> Iterator[Finding]:
 
 def _fitting(agent: AgentConfig, found: Pretrained) -> AgentConfig:
     """Limits within the positions of the model, where no recipe says others."""
-    from dataclasses import replace
-
     from coa.pretrained.positions import positions_of
 
     longest = min(agent.limits.max_tokens, positions_of(found.text) or agent.limits.max_tokens)

@@ -10,11 +10,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from coa import builds
+from coa.errors import UserError
 
 if TYPE_CHECKING:
     from jobs.recipe.schema import Recipe
@@ -64,9 +67,6 @@ def containment() -> Finding:
 
 
 def sandbox(recipe: Recipe | None) -> Iterator[Finding]:
-    from dataclasses import replace
-
-    from coa.errors import UserError
     from coa.tools.sandbox.command import INSTALL
     from coa.tools.sandbox.sandbox import Kind, SandboxConfig, require_bubblewrap
 
@@ -119,8 +119,6 @@ def gpu(recipe: Recipe | None) -> Iterator[Finding]:
 
 def _libraries(driver: str, state: State) -> Iterator[Finding]:
     """What keeps the installed libraries from using the GPUs that are there. state: of such a fault."""
-    from coa import builds
-
     libraries = (("PyTorch", builds.torch_is_for_cpus), ("vLLM", builds.vllm_is_for_cpus))
     if for_cpus := [name for name, is_so in libraries if is_so()]:
         yield Finding(state, f"{' and '.join(for_cpus)}: built for CPUs, so the GPUs are not used", builds.FOR_GPUS)
@@ -194,7 +192,6 @@ def ray(recipe: Recipe | None) -> Iterator[Finding]:
         return
     # Ray's modules are loaded only if there is a cluster to ask.
     from cluster.remote.reach import require_cluster
-    from coa.errors import UserError
 
     try:
         require_cluster(address)
@@ -246,7 +243,6 @@ def models(recipe: Recipe | None) -> Iterator[Finding]:
     if recipe is None:
         yield Finding(State.OK, "depends on the recipe")
         return
-    from coa.errors import UserError
     from jobs.recipe.machine import memory_of
     from jobs.recipe.models import models_of
 

@@ -4,12 +4,19 @@ coa plan --recipe web_7b --cluster 2x8xH100
 coa plan --recipe tiny --run runs/demo
 """
 
-from __future__ import annotations
-
+import os
+import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
+from cluster.remote.present import present_nodes
+from coa.config import load
+from coa.planning.clusters import parse_cluster
 from jobs.commands.command import Command, local_path, positive
+from jobs.commands.plan.places import plan_of
+from jobs.recipe.find import find_recipe
+from jobs.recipe.schema import Recipe
+from jobs.run.console import Console
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -26,17 +33,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | None, up_to: int | None) -> int:
     """Prints the plan; returns 1 if something does not fit, or is not known to. Raises UserError."""
-    import os
-    import sys
-
-    from coa.config import load
-    from coa.planning.clusters import parse_cluster
-    from jobs.commands.plan.places import plan_of
     from jobs.commands.plan.speed import speed_of
-    from jobs.recipe.find import find_recipe
     from jobs.recipe.forecast import require_recorded
-    from jobs.recipe.schema import Recipe
-    from jobs.run.console import Console
 
     config = load(Recipe, find_recipe(recipe), tuple(overrides))
     if run is not None:
@@ -44,8 +42,6 @@ def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | N
     if cluster is not None:
         nodes = parse_cluster(cluster)
     else:
-        from cluster.remote.present import present_nodes
-
         nodes = present_nodes(config.session.address or os.environ.get("RAY_ADDRESS"))
     console = Console(sys.stdout, sys.stderr)
     plan = plan_of(config, nodes)
@@ -64,9 +60,4 @@ def run(*, recipe: str, overrides: list[str], cluster: str | None, run: Path | N
     return int(bool(plan.mistakes or plan.unknown))
 
 
-COMMAND = Command(
-    name="plan",
-    help="show what would run where, what would not fit, and how fast it would be",
-    run=run,
-    arguments=arguments,
-)
+COMMAND = Command(name="plan", run=run, arguments=arguments)

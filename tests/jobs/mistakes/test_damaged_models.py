@@ -29,7 +29,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("jobs.run.session.in_session", lambda *_, **__: pytest.fail("it started"))
+    for command in ("rl", "serve"):
+        monkeypatch.setattr(f"jobs.commands.{command}.in_session", lambda *_, **__: pytest.fail("it started"))
     return tmp_path
 
 

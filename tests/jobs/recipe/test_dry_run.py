@@ -28,7 +28,7 @@ from coa.tasks.loading import load_tasks
 from coa.teams.store import write_transcripts
 from coa.teams.transcript import AgentStep, Ending, Graded, Transcript
 from coa.types import Task
-from jobs.cli import COMMANDS
+from jobs.cli import COMMANDS, command_of
 from jobs.commands.command import Job
 from jobs.recipe.checks import check_engines
 from jobs.recipe.dry_run import Section, dry_run, plan_of, rate
@@ -46,11 +46,11 @@ def recipe(name: str, *overrides: str) -> Recipe:
     return load(Recipe, find_recipe(name), overrides)
 
 
-STAGED = [name for name, command in COMMANDS.items() if isinstance(command, Job) and command.stages]
+STAGED = [name for name in COMMANDS if isinstance(job := command_of(name), Job) and job.stages]
 
 
 def job_of(name: str) -> Job:
-    job = COMMANDS[name]
+    job = command_of(name)
     assert isinstance(job, Job)
     return job
 
@@ -306,7 +306,7 @@ def test_a_plan_asks_for_what_the_run_asks_for(
     def session(config: Recipe, console: Console, body: object, *, demands: list[list[Demand]]) -> None:
         asked.extend(demands)
 
-    monkeypatch.setattr("jobs.run.session.in_session", session)
+    monkeypatch.setattr(f"jobs.commands.{job}.in_session", session)
     config = recipe("tiny", f"run_dir={tmp_path / 'run'}", *settings)
     job_of(job).run(config, Console(io.StringIO(), io.StringIO()))
     sums = [tuple(sum(d.resources.get(name, 0) for d in demands) for name in ("CPU", "GPU")) for demands in asked]

@@ -290,7 +290,7 @@ def test_the_job_brings_tasks_pool_and_settings_together(
         seen.append((run.config.agent.instructed, of, tools))
         yield pool
 
-    monkeypatch.setattr("jobs.run.session.in_session", alone)
+    monkeypatch.setattr(command, "in_session", alone)
     monkeypatch.setattr(jobs.stages.services, "tool_client", tools_of)
     monkeypatch.setattr(jobs.stages.engines, "engine_pool", engines)
     console = Console(io.StringIO(), io.StringIO())
