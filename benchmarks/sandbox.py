@@ -10,7 +10,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -71,13 +71,11 @@ async def batch(side: Side) -> None:
 
 @contextmanager
 def crowd() -> Iterator[None]:
-    wakers = [subprocess.Popen([sys.executable, "-c", WAKER]) for _ in range(WAKERS)]
-    try:
+    with ExitStack() as stack:
+        for _ in range(WAKERS):
+            waker = stack.enter_context(subprocess.Popen([sys.executable, "-c", WAKER]))
+            stack.callback(waker.kill)
         yield
-    finally:
-        for waker in wakers:
-            waker.kill()
-            waker.wait()
 
 
 def main() -> None:
