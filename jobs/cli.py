@@ -57,6 +57,7 @@ COMMANDS = {
     "doctor": ("check what this machine lacks, and say what to type", "jobs.commands.doctor.command:COMMAND"),
 }
 """What `coa --help` says of each command, and where the command is: `command_of` imports it."""
+PACKAGES = ("coa", "actors", "cluster", "jobs")
 SETTING_AS_OPTION = re.compile(r"--((?:\w+\.)+\w+|seed|run_dir)(?:=(.*))?", re.DOTALL)
 READER_LEFT = 141
 INTERRUPTED = 130
@@ -138,8 +139,14 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Command, dict[str, An
 
 
 def command_of(name: str) -> Command:
+    """Raises UserError for a command whose files are not there."""
     module, _, attribute = COMMANDS[name][1].partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in PACKAGES:
+            raise
+        raise UserError(f"{error.name} is not installed, and `coa {name}` needs it") from None
 
 
 def _run(job: Job, options: Mapping[str, Any]) -> int:

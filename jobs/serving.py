@@ -42,8 +42,8 @@ def app(arguments: Arguments) -> Any:
     from jobs.recipe.models import served_model
     from jobs.recipe.schema import Recipe
     from jobs.recipe.worlds import world_of
-    from jobs.run.agent_file import as_trained
-    from jobs.stages.serve import check_settings, fill_in_names
+    from jobs.run.agent_file import as_trained, fill_in_names
+    from jobs.stages.serve import check_settings
     from jobs.stages.services import start_tools
 
     model = Path(arguments.model).absolute()

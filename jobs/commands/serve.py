@@ -15,7 +15,7 @@ from jobs.recipe.findings import Findings
 from jobs.recipe.needs import tools_of
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
-from jobs.run.agent_file import as_trained
+from jobs.run.agent_file import as_trained, fill_in_names
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
 from jobs.run.session import in_session
@@ -36,7 +36,7 @@ def arguments(parser: ArgumentParser) -> None:
 def check(
     config: Recipe, *, model: Path | None, follow: Path | None, out: Path, overrides: Sequence[str] = ()
 ) -> Findings:
-    from jobs.stages.serve import check_serving, fill_in_names
+    from jobs.stages.serve import check_serving
 
     found, folder = _served(config, model, follow, out, overrides)
     check_serving(found.serving)

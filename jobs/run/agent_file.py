@@ -8,17 +8,22 @@ from pathlib import Path
 
 from coa.agent.episode import AgentConfig
 from coa.agent.profiles import PROFILES
+from coa.agent.profiles.multi import MULTI
 from coa.config import from_plain
 from coa.errors import UserError
 from coa.grading.rewards import GRADE, RewardConfig
 from coa.json_object import Json
 from coa.pretrained.folder import config_in
 from coa.pretrained.reading import read_object
+from coa.serving.config import ServingConfig
 from coa.storage.files import write_atomically
-from coa.tasks.worlds import settings_of
+from coa.tasks.worlds import World, settings_of
+from jobs.recipe.checks import check_lookups
 from jobs.recipe.schema import Recipe
 
 AGENT_FILE, WORLD_FILE = "agent.json", "world.json"
+MODEL = "model"
+"""Folder of the model in every run: a model in such a folder is named after its run."""
 
 
 def write_agent(model: Path, agent: AgentConfig) -> None:
@@ -115,3 +120,29 @@ def in_its_world(config: Recipe, model: Path) -> Recipe:
     except UserError as error:
         raise UserError(f"{path}: {error}; a world of an extension needs COA_EXTENSIONS") from error
     return replace(config, tasks=replace(config.tasks, world=name), world=world)
+
+
+def fill_in_names(config: Recipe, model: Path, world: World) -> ServingConfig:
+    """The server's settings, with unset names and profiles filled in. world: the one that the model was trained in,
+    whose profiles are used if the model's folder names none. With several profiles, the default is `multi`, which has
+    every tool."""
+    settings, trained = config.serving, profiles_in(model) or world.profiles()
+    [only] = trained if len(trained) == 1 else {MULTI.name}
+    profile = settings.profile or only
+    profiles = settings.profiles or tuple(
+        name for name in PROFILES if name == profile or _has_tools(config, world, name)
+    )
+    folder = model.resolve()
+    name = folder.parent.name if folder.name == MODEL else folder.name
+    keys = settings.keys.resolve() if settings.keys else None  # replicas have a working directory of their own
+    follow = settings.follow.resolve() if settings.follow else None
+    names = {"name": settings.name or name, "profile": profile, "profiles": profiles}
+    return replace(settings, **names, keys=keys, follow=follow)
+
+
+def _has_tools(config: Recipe, world: World, profile: str) -> bool:
+    try:
+        check_lookups(config, world, (profile,))
+    except UserError:
+        return False
+    return True

@@ -14,15 +14,10 @@ from cluster.resources import cluster_nodes
 from cluster.serving.closing import close, is_ready
 from cluster.serving.deployment import application
 from cluster.serving.deployment import run as start
-from coa.agent.profiles import PROFILES
 from coa.agent.profiles import profile as find_profile
-from coa.agent.profiles.multi import MULTI
 from coa.errors import UserError
 from coa.serving.config import ServingConfig
-from coa.tasks.worlds import World
-from jobs.recipe.checks import check_lookups
-from jobs.recipe.schema import Recipe
-from jobs.run.agent_file import profiles_in
+from jobs.run.agent_file import fill_in_names
 from jobs.run.run_dir import RunDir
 from jobs.stages.services import tool_client
 
@@ -30,8 +25,6 @@ ANY_HOST = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 """How this machine reaches a server that listens at all of its addresses."""
 RESPONSES = "responses.sqlite"
 """File of stored responses in the server's folder."""
-MODEL = "model"
-"""Folder of the model in every run: a model in such a folder is named after its run."""
 
 
 def check_settings(settings: ServingConfig) -> None:
@@ -116,29 +109,3 @@ def _here(settings: ServingConfig) -> str:
     """The server's address on this machine."""
     host = ANY_HOST.get(settings.host, settings.host)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
-
-
-def fill_in_names(config: Recipe, model: Path, world: World) -> ServingConfig:
-    """The server's settings, with unset names and profiles filled in. world: the one that the model was trained in,
-    whose profiles are used if the model's folder names none. With several profiles, the default is `multi`, which has
-    every tool."""
-    settings, trained = config.serving, profiles_in(model) or world.profiles()
-    [only] = trained if len(trained) == 1 else {MULTI.name}
-    profile = settings.profile or only
-    profiles = settings.profiles or tuple(
-        name for name in PROFILES if name == profile or _has_tools(config, world, name)
-    )
-    folder = model.resolve()
-    name = folder.parent.name if folder.name == MODEL else folder.name
-    keys = settings.keys.resolve() if settings.keys else None  # replicas have a working directory of their own
-    follow = settings.follow.resolve() if settings.follow else None
-    names = {"name": settings.name or name, "profile": profile, "profiles": profiles}
-    return replace(settings, **names, keys=keys, follow=follow)
-
-
-def _has_tools(config: Recipe, world: World, profile: str) -> bool:
-    try:
-        check_lookups(config, world, (profile,))
-    except UserError:
-        return False
-    return True

@@ -19,7 +19,7 @@ from jobs.recipe.checks import check_asked
 from jobs.recipe.findings import Findings
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
-from jobs.run.agent_file import as_trained
+from jobs.run.agent_file import as_trained, fill_in_names
 from jobs.run.console import Console
 
 
@@ -69,8 +69,6 @@ def settings_of(
     config: Recipe, model: Path, profile: str | None, grammar: str | None, out: Path, overrides: Sequence[str]
 ) -> tuple[Recipe, str]:
     """The settings of the model's training, changed by those of the command line, and the agent's profile."""
-    from jobs.stages.serve import fill_in_names
-
     chosen = [f"agent.grammar={grammar}"] if grammar else []
     config = as_trained(config, model, out, (*overrides, *chosen))
     return config, profile or fill_in_names(config, model, world_of(config)).profile

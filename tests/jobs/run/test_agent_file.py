@@ -16,6 +16,7 @@ from jobs.run.agent_file import (
     agent_of,
     as_trained,
     caution_about_agent,
+    fill_in_names,
     in_its_world,
     profiles_in,
     write_agent,
@@ -23,7 +24,6 @@ from jobs.run.agent_file import (
 )
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
-from jobs.stages.serve import fill_in_names
 from jobs.stages.start import finish_model
 from tests.support.registries import lend
 
