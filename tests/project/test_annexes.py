@@ -25,11 +25,15 @@ ANNEXES = {
 """Files and folders by command."""
 CALLS = """
 import contextlib, io, json, sys
+sys.meta_path = [one for one in sys.meta_path if not one.__module__.startswith("__editable__")]  # it finds the others
 from jobs.cli import main
 for words in json.loads(sys.argv[1]):
-    with contextlib.redirect_stderr(io.StringIO()) as stderr:
-        status = main(words)
-    print(json.dumps([status, stderr.getvalue()]))
+    with contextlib.redirect_stdout(io.StringIO()) as stdout, contextlib.redirect_stderr(io.StringIO()) as stderr:
+        try:
+            status = main(words)
+        except SystemExit as ended:  # after a help text
+            status = ended.code
+    print(json.dumps([status, stdout.getvalue(), stderr.getvalue()]))
 """
 
 
@@ -44,17 +48,19 @@ def core(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, *arguments: str) -> str:
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+def run(folder: Path, *commands: list[str]) -> list[tuple[int, str, str]]:
+    """Status, stdout and stderr of command lines."""
+    words = [sys.executable, "-c", CALLS, json.dumps(commands)]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
 def test_the_core_works_without_its_annexes_and_refuses_their_commands_in_a_line(core: Path) -> None:
-    assert run(core, "-m", "jobs.cli", "--help") == run(ROOT, "-m", "jobs.cli", "--help")
-    dry_run = run(core, "-m", "jobs.cli", "train", "--recipe", "tiny", "--dry-run", "run_dir=run")
-    assert dry_run.splitlines()[-1] == "no problem found in what was looked at; nothing was started"
-    answers = run(core, "-c", CALLS, json.dumps([[name] for name in ANNEXES])).splitlines()
-    for name, answer in zip(ANNEXES, answers, strict=True):
-        module = f"jobs.commands.{name}"
-        assert json.loads(answer) == [2, f"coa: {module} is not installed, and `coa {name}` needs it\n"]
+    train = ["train", "--recipe", "tiny", "--dry-run", "run_dir=run"]
+    helped, planned, *refused = run(core, ["--help"], train, *([name] for name in ANNEXES))
+    assert [helped] == run(ROOT, ["--help"])
+    assert planned[0] == 0
+    assert planned[1].endswith("no problem found in what was looked at; nothing was started\n")
+    for name, answer in zip(ANNEXES, refused, strict=True):
+        assert answer == (2, "", f"coa: jobs.commands.{name} is not installed, and `coa {name}` needs it\n")
