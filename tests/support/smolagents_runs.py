@@ -134,8 +134,6 @@ TASKS = [Task(id=f"t{n}", question=f"Question {n}: {name} ?", answers=("Berg",),
 UNANSWERED = ("out of steps",)
 NOT_TOLD_APART = (("pages at once", "tools"),)
 """Parallel calls whose results have several lines: nobody can say where one ends."""
-NOT_FOLLOWED = (("a loop", "code"), ("lists at once", "code"))
-"""Programs that call a tool in a loop."""
 NOT_RECORDED = (("answers at once", "code"),)
 """A last program that calls a tool and answers: what the tool returned went through no call of a model."""
 

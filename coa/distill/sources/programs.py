@@ -6,7 +6,8 @@ final_answer("Berg")                        the answer
 print(sum(range(10)))                       a program of its own
 
 A program is followed without running it: a result has its number in the text that is printed, between null characters,
-until it is found in what the agent saw. Loops, conditions and computations are not followed.
+until it is found in what the agent saw. Loops over a list that stands in the program are followed, conditions and
+computations are not.
 """
 
 import ast
@@ -26,8 +27,8 @@ from coa.distill.sources.tools import ToolTable
 
 INTERPRETER = "python_interpreter"
 """Smolagents' name of the tool that runs programs."""
-MOST_COPIED = 100_000
-"""Most characters that variables put into texts, since a program is a model's text."""
+MOST = 100_000
+"""Most characters that variables put into texts, and statements of loops, since a program is a model's text."""
 MARK = "\0"
 """What is put before and after a result's number."""
 
@@ -79,12 +80,21 @@ class _Path:
     """The value of the last statement, which smolagents' interpreter shows."""
     answer: str | None = None
     _names: dict[str, Any] = field(default_factory=dict)
-    _copied: int = 0
+    _spent: int = 0
 
-    def follow(self, statement: ast.stmt) -> None:
-        """Takes a statement in; raises ValueError or TypeError for one that is not followed."""
+    def follow(self, statement: ast.stmt) -> Any:
+        """Takes a statement in, and returns its value; raises ValueError or TypeError for one that is not followed."""
         value = None
         match statement:
+            case ast.For(
+                target=ast.Name(id=name), iter=ast.List(elts=nodes) | ast.Tuple(elts=nodes), body=body, orelse=[]
+            ):
+                for element in [self._value(one) for one in nodes]:
+                    self._names[name] = element
+                    for one in body:
+                        self._spend(1)
+                        shown = None if self.answer is not None else self.follow(one)
+                        value = value if shown is None else shown
             case ast.Expr(value=ast.Call(func=ast.Name(id="print"), args=nodes, keywords=words)):
                 self.printed += " ".join(str(self._value(one)) for one in nodes) + "\n"
                 for word in words:  # smolagents' print ignores `sep` and `end`
@@ -101,13 +111,17 @@ class _Path:
             case _:
                 raise ValueError
         self.last = str(value)
+        return value
+
+    def _spend(self, count: int) -> None:
+        self._spent += count
+        if self._spent > MOST:
+            raise ValueError
 
     def _value(self, node: ast.expr) -> Any:
         match node:
             case ast.Name(id=name) if name in self._names:
-                self._copied += len(str(self._names[name]))
-                if self._copied > MOST_COPIED:
-                    raise ValueError
+                self._spend(len(str(self._names[name])))
                 return self._names[name]
             case ast.JoinedStr(values=nodes):
                 return "".join(str(self._value(one)) for one in nodes)

@@ -8,19 +8,10 @@ from typing import Any
 import pytest
 
 from coa.distill import to_chain
-from coa.distill.sources import Reason, Refusal, import_runs
+from coa.distill.sources import Refusal, import_runs
 from coa.teams.transcript import Ending, ToolStep, Transcript
 from tests.support.imported_runs import holds, spans
-from tests.support.smolagents_runs import (
-    DOWN,
-    NOT_FOLLOWED,
-    NOT_RECORDED,
-    NOT_TOLD_APART,
-    TASKS,
-    UNANSWERED,
-    Run,
-    play_all,
-)
+from tests.support.smolagents_runs import DOWN, NOT_RECORDED, NOT_TOLD_APART, TASKS, UNANSWERED, Run, play_all
 
 KEPT = [json.loads(line) for line in Path(__file__).with_name("smolagents_runs.jsonl").read_text().splitlines()]
 """Runs of `tests.support.smolagents_runs`, without long prompts."""
@@ -53,27 +44,19 @@ def kept(name: str) -> dict[str, Any]:
     return next(one for one in KEPT if one["name"] == name)
 
 
-def both_of(one: dict[str, Any], folder: Path) -> tuple[Transcript | Refusal, Transcript | Refusal]:
+def read_back(one: dict[str, Any], folder: Path) -> tuple[Transcript, Transcript]:
     """A kept run, imported in both forms."""
     lines = "".join(json.dumps(record) + "\n" for record in one["recorded"])
     (folder / f"{one['name']}.jsonl").write_text(lines)
     (folder / f"{one['name']}.json").write_text(json.dumps(one["log"]))
     run = Run(one["name"], TASKS[one["task"]], one["kind"], "planned" in one["name"])
-    return in_both_forms(run, folder, folder)
-
-
-def read_back(one: dict[str, Any], folder: Path) -> tuple[Transcript, Transcript]:
-    """The same of a run that is imported."""
-    first, second = both_of(one, folder)
+    first, second = in_both_forms(run, folder, folder)
     assert isinstance(first, Transcript)
     assert isinstance(second, Transcript)
     return first, second
 
 
-FOLLOWED = [one for one in KEPT if (NAMES[one["task"]], one["kind"]) not in NOT_FOLLOWED]
-
-
-@pytest.mark.parametrize("one", FOLLOWED, ids=lambda one: one["name"])
+@pytest.mark.parametrize("one", KEPT, ids=lambda one: one["name"])
 def test_a_run_is_the_same_chain_by_its_recording_and_by_its_log(one: dict[str, Any], tmp_path: Path) -> None:
     recorded, logged = read_back(one, tmp_path)
     assert to_chain(recorded) == to_chain(logged)
@@ -81,12 +64,6 @@ def test_a_run_is_the_same_chain_by_its_recording_and_by_its_log(one: dict[str, 
     run = Run(one["name"], TASKS[one["task"]], one["kind"], "planned" in one["name"])
     run.seen, run.answer = [tuple(call) for call in one["seen"]], one["answer"]
     check(run, recorded)
-
-
-def test_a_run_whose_program_calls_a_tool_in_a_loop_is_refused(tmp_path: Path) -> None:
-    for refusal in both_of(kept("t7-code-plain"), tmp_path):
-        assert isinstance(refusal, Refusal)
-        assert (refusal.reason, refusal.detail) == (Reason.TOOLS_IN_PROGRAM, "web_search")
 
 
 def test_a_new_plan_is_a_plan_and_what_the_framework_says_is_no_observation(tmp_path: Path) -> None:
@@ -126,10 +103,10 @@ def test_what_agents_of_smolagents_did_is_what_is_imported(tmp_path: Path) -> No
             if isinstance(one, Transcript):
                 check(run, one)
         refused = [isinstance(one, Refusal) for one in forms]
-        assert refused[1] == ((name, run.kind) in NOT_TOLD_APART + NOT_FOLLOWED), name
-        assert refused[0] == ((name, run.kind) in NOT_TOLD_APART + NOT_FOLLOWED + NOT_RECORDED), name
+        assert refused[1] == ((name, run.kind) in NOT_TOLD_APART), name
+        assert refused[0] == ((name, run.kind) in NOT_TOLD_APART + NOT_RECORDED), name
         chains = [to_chain(one) for one in forms if isinstance(one, Transcript)]
         assert len(chains) < 2 or chains[0] == chains[1]
         answered += name not in UNANSWERED
         equal += len(chains) == 2 and name not in UNANSWERED
-    assert (answered, equal) == (52, 44)
+    assert (answered, equal) == (52, 48)
