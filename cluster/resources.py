@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from coa.bounds import AtLeast1
 from coa.errors import UserError
 
 Resources = Mapping[str, float]
@@ -31,7 +32,7 @@ SCORER_CPUS = 0.25
 class PlacementConfig:
     """Numbers of engines and tool executors, and resources of each engine, learner, scorer and tool executor."""
 
-    engines: int = 1
+    engines: AtLeast1 = 1
     """Number of rollout engines at a command's start."""
     min_engines: int | None = None
     """Minimum number of rollout engines. If `min_engines` or `max_engines` is set, RL adds and removes engines within
@@ -48,7 +49,7 @@ class PlacementConfig:
     """Number of GPUs that one learner rank reserves in Ray; below 1, it shares a GPU."""
     scorer_gpus: float = 0.0
     """Number of GPUs that the teacher of on-policy distillation (`rl.on_policy.teacher`) reserves in Ray."""
-    tool_executors: int = 1
+    tool_executors: AtLeast1 = 1
     """Tool executors, which are processes that run tools, at the start."""
     min_tool_executors: int | None = None
     """Minimum number of tool executors. If `min_tool_executors` or `max_tool_executors` is set, executors are added and

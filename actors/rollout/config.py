@@ -6,6 +6,7 @@ A value of None is resolved for the device (`actors.rollout.device`).
 from dataclasses import dataclass, field
 from enum import Enum
 
+from coa.bounds import Above0, AtLeast1, PositiveShare
 from coa.json_object import Json
 
 
@@ -15,7 +16,7 @@ class SamplingConfig:
 
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy decoding."""
-    top_p: float = 1.0
+    top_p: PositiveShare = 1.0
     """Nucleus sampling: only the likeliest tokens whose probabilities add up to this are sampled; 1 samples from all
     tokens."""
 
@@ -37,15 +38,15 @@ class EngineConfig:
 
     dtype: str = "float32"
     """Number type of the engine's weights: float32, bfloat16 or float16."""
-    max_concurrent: int = 128
+    max_concurrent: AtLeast1 = 128
     """Maximum number of requests in a batch of the engine. More requests need a larger KV cache."""
-    block_size: int | None = None
+    block_size: AtLeast1 | None = None
     """Tokens in a block of the KV cache; requests share only whole blocks. None: vLLM's default, 128 on a CPU."""
-    kv_cache_gib: float = 1.0
+    kv_cache_gib: Above0 = 1.0
     """Size of the KV cache in GiB on a CPU. On a GPU `gpu_memory_utilization` determines the size."""
-    gpu_memory_utilization: float = 0.85
+    gpu_memory_utilization: PositiveShare = 0.85
     """Share of the GPU's memory that the engine takes for weights and KV cache. Lower it if learners share the GPU."""
-    tensor_parallel: int = 1
+    tensor_parallel: AtLeast1 = 1
     """Number of GPUs over which one engine's model is split."""
     enforce_eager: bool | None = None
     """Whether compilation and CUDA graphs are disabled. None: only on a CPU."""

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.weights.address import Address
+from coa.bounds import Above0
 from coa.learning.weights import Manifest
 
 if TYPE_CHECKING:
@@ -40,12 +41,8 @@ class WeightsConfig:
     transport: str = "host"
     """host: through shared memory on a node, and through Ray's object store between nodes. ipc: engines on the GPU of
     the only learner rank copy the weights from its memory (CUDA IPC; on a CPU, shared memory); others use host."""
-    bucket_mib: float = 64.0
+    bucket_mib: Above0 = 64.0
     """Size in MiB of the parts in which weights are moved and checked. A rank needs memory for two."""
-
-    def __post_init__(self) -> None:
-        if self.bucket_mib <= 0:
-            raise ValueError(f"weights.bucket_mib is {self.bucket_mib:g}, expected more than 0")
 
     @property
     def bucket_bytes(self) -> int:

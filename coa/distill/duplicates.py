@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coa.agent.grammar import Chain
+from coa.bounds import AtLeast1, ProperShare, Share
 from coa.distill.bloom import Bloom, Size
 from coa.distill.words import (
     Hashes,
@@ -50,23 +51,15 @@ ANSWER_WORDS = 20
 class DuplicateConfig:
     """Which runs count as duplicates of others."""
 
-    threshold: float | None = 0.9
+    threshold: Share | None = 0.9
     """Similarity (Jaccard, over word shingles) from which two questions count as the same; None or 0 disables the
     comparison of questions."""
     solutions_per_task: int = 0
     """Maximum number of different chains that are kept per task; 0 sets no limit. Equal chains are always dropped."""
-    documents: int = 200_000
+    documents: AtLeast1 = 200_000
     """Maximum number of runs that can be kept. It determines the memory, about 30 bytes per run."""
-    error_rate: float = 1e-4
+    error_rate: ProperShare = 1e-4
     """Maximum share of runs that are dropped as duplicates by mistake."""
-
-    def __post_init__(self) -> None:
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise ValueError(f"duplicates.threshold: {self.threshold} is no similarity")
-        if not 0 < self.error_rate < 1:
-            raise ValueError(f"duplicates.error_rate: {self.error_rate} is no rate between 0 and 1")
-        if self.documents < 1 or self.solutions_per_task < 0:
-            raise ValueError("duplicates: documents is at least 1, solutions_per_task at least 0")
 
 
 class Duplicates:

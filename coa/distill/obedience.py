@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from coa.agent.grammar import OBSERVATION, render
 from coa.agent.profiles import profile as find_profile
+from coa.bounds import AtLeast1
 from coa.distill.ask import Ask, cut, messages_of, without_thoughts
 from coa.distill.convert import to_chain
 from coa.errors import JudgeDown
@@ -27,14 +28,10 @@ class ObedienceConfig:
     schema: bool = True
     """Whether requests contain the JSON schema of a verdict (`response_format`); set it to false for an endpoint that
     does not support it."""
-    asks: int = 3
+    asks: AtLeast1 = 3
     """Maximum number of times that the judge is asked for a verdict on a run."""
     observation_chars: int = 500
     """Maximum characters of each observation, from its beginning, that are sent to the judge."""
-
-    def __post_init__(self) -> None:
-        if self.asks < 1:
-            raise ValueError(f"asks: {self.asks} is below 1")
 
 
 INSTRUCTIONS = """\

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
+from coa.bounds import AtLeast1
 from coa.errors import JudgeDown, UserError
 from coa.http.addresses import is_web_address, redact
 from coa.http.client import HttpConfig
@@ -60,7 +61,7 @@ class JudgeConfig:
     schema: bool = True
     """Whether requests have the JSON schema of a verdict (`response_format`). If the endpoint rejects it, later
     requests omit it."""
-    asks: int = 3
+    asks: AtLeast1 = 3
     """Maximum number of times that the judge is asked for a verdict."""
     prediction_chars: int = 4000
     """Maximum characters of an answer, from its beginning, that the judge gets."""

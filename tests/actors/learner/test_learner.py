@@ -321,10 +321,8 @@ def test_a_projection_in_the_files_is_taken_although_the_configuration_ties(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"zero_stage": 0}, "zero_stage is 0"),
         ({"offload_parameters": True}, "offload_parameters needs"),
-        ({"ranks": 4, "sequence_parallel": 3}, r"sequence_parallel is 3, expected a divisor of learner\.ranks=4"),
-        ({"sequence_parallel": 0}, r"sequence_parallel is 0, expected a divisor of learner\.ranks=1"),
+        ({"ranks": 4, "sequence_parallel": 3}, "sequence_parallel is 3, expected a divisor of ranks=4"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], said: str) -> None:

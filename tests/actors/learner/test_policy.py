@@ -356,5 +356,5 @@ def test_an_attention_whose_package_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_only_two_types_of_weights_are_known() -> None:
-    with pytest.raises(ValueError, match=r"model\.dtype is float16"):
+    with pytest.raises(ValueError, match="dtype is float16"):
         ModelConfig(dtype="float16")

@@ -343,11 +343,3 @@ def test_a_task_without_an_accepted_answer_is_compared_by_the_chains_own():
     assert compared_answer(("Moss", "Lind"), chain) == "Moss"
     assert compared_answer((), chain) == "Berg"
     assert compared_answer((), chain[:1]) == compared_answer((), ()) == ""
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"keep_without_reflection": 1.5}, {"correction_copies": 0.5}, {"contamination_words": 0}]
-)
-def test_a_filter_that_makes_no_sense_is_refused(wrong: dict[str, float]):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        FilterConfig(**wrong)  # pyright: ignore[reportArgumentType]

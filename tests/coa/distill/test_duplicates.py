@@ -232,11 +232,3 @@ def test_numbers_are_the_same_in_every_process():
         [sys.executable, "-c", program], env={"PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True
     )
     assert int(ran.stdout) == int(grams(numbers_of(["Arden", "Berg"]), 2)[0])
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"threshold": 1.5}, {"error_rate": 0.0}, {"documents": 0}, {"solutions_per_task": -1}]
-)
-def test_a_memory_that_makes_no_sense_is_refused(wrong: dict[str, float]):
-    with pytest.raises(ValueError, match=f"duplicates.*{next(iter(wrong))}"):
-        DuplicateConfig(**wrong)  # pyright: ignore[reportArgumentType]

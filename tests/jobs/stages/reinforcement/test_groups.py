@@ -44,7 +44,7 @@ def test_episodes_are_longer_from_a_version_on() -> None:
 
 @pytest.mark.parametrize("settings", [{"short_steps": 3}, {"short_tokens": 100}])
 def test_short_episodes_need_a_length_and_a_number_of_versions(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="expected both or neither"):
+    with pytest.raises(ValueError, match="set only together"):
         RlConfig(**settings)
 
 
