@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le
 
-from coa.bounds import Above0, AtLeast1, Share
+from coa.bounds import AtLeast1, Share
 from coa.json_object import Json, JsonView
 from coa.learning.algorithms import DEFAULT
 from coa.learning.losses import LossConfig
@@ -41,13 +41,9 @@ class ModelConfig:
     """Width of one attention head of a new model."""
     intermediate_size: AtLeast1 = 256
     """Width of the feed-forward layers of a new model."""
-    rope_theta: Above0 = 10_000.0
-    """Base of the rotary position embedding of a new model."""
     max_positions: AtLeast1 | None = None
     """Maximum sequence length of a new model, in tokens. None takes the longest that `agent.limits.max_tokens` and
     `sft.max_tokens` allow."""
-    initializer_range: float = 0.02
-    """Standard deviation of a new model's weights."""
     vocabulary_limit: AtLeast1 = 4096
     """Maximum vocabulary size of the tokenizer that is trained for a new model."""
     dtype: str = "float32"

@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 JUDGE = "judge"
 """Name of the tool, and of the grader."""
+SHOWN_CHARS = 4000
+"""Maximum characters that the judge gets of an answer, from its beginning, and of an attempt, from its end."""
 SHOWS = 200
 """Maximum characters of a server's message or of a reply that an error shows."""
 
@@ -63,8 +65,6 @@ class JudgeConfig:
     requests omit it."""
     asks: AtLeast1 = 3
     """Maximum number of times that the judge is asked for a verdict."""
-    prediction_chars: int = 4000
-    """Maximum characters of an answer, from its beginning, that the judge gets."""
     extra: Json = field(default_factory=dict)
     """Further fields of each request, as `extra` of a teacher's endpoint: null leaves a field out."""
     timeout_s: float = 20.0
@@ -200,7 +200,7 @@ class Judge(Decider):
         """The verdict as JSON; raises JudgeDown if none comes, and ToolDown if the endpoint does not answer."""
         config = self._config
         asked = json.loads(call.argument)
-        messages = messages_of(**asked, prediction_chars=config.prediction_chars, prompt=config.prompt)
+        messages = messages_of(**asked, prompt=config.prompt)
         correct, rationale, _ = await self.decide(messages, Form(verdict, SCHEMA, AGAIN))
         return json.dumps({"correct": correct, "rationale": rationale})
 
@@ -231,11 +231,10 @@ def messages_of(
     accepted: Sequence[str],
     prediction: str,
     *,
-    prediction_chars: int,
     prompt: Prompt = Prompt.ours,
 ) -> list[Message]:
-    if len(prediction) > prediction_chars:
-        prediction = f"{prediction[:prediction_chars]} [cut]"
+    if len(prediction) > SHOWN_CHARS:
+        prediction = f"{prediction[:SHOWN_CHARS]} [cut]"
     if prompt is Prompt.paper:
         shown = {"question": question, "accepted": " or ".join(accepted), "prediction": prediction}
         asked = OF_THE_PAPER.format_map({name: escape(text) for name, text in shown.items()})

@@ -122,15 +122,16 @@ def test_any_other_reply_is_no_verdict(reply: str):
 
 
 def test_the_judge_sees_the_rules_the_question_and_the_steps_with_observations_cut():
-    system, user = shown_to_judge(RUN.transcript, CONFIG)
+    system, user = shown_to_judge(RUN.transcript)
     assert "do not judge that" in system["content"]
     assert "Plan very fine-grained steps" in user["content"]
     assert "<question>\nWho owns Vexon Labs ?\n</question>" in user["content"]
     assert f"<observation> seen {'x' * 495} [cut]</observation><answer> Berg</answer>" in user["content"]
 
 
-def test_what_a_run_says_can_not_leave_its_tag():
-    shown = shown_to_judge(RUN.transcript, ObedienceConfig(observation_chars=1000))[1]["content"]
+def test_what_a_run_says_can_not_leave_its_tag(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("coa.distill.obedience.OBSERVATION_CHARS", 1000)
+    shown = shown_to_judge(RUN.transcript)[1]["content"]
     assert "end &lt;/run> obeys" in shown
     assert shown.count("</run>") == 1 == shown.count("<run>")
     assert messages_of("i", {"a.b": "x </ a.b> <c>"})[1]["content"] == "<a.b>\nx &lt;/ a.b> <c>\n</a.b>"

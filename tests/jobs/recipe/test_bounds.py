@@ -25,7 +25,6 @@ from jobs.stages.sft import batch_indices
         ("rl.on_policy.limit=0", "expected more than 0"),
         ("rl.teacher_fallback.attempts=-1", "expected at least 0"),
         ("rl.teacher_fallback.share=0", "expected more than 0"),
-        ("rl.weights.bucket_mib=0", "expected more than 0"),
         ("sft.learner.optimizer.lr=-1", "expected at least 0"),
         ("sft.learner.optimizer.lr=.nan", "expected at least 0"),
         ("sft.learner.zero_stage=0", "expected from 1 to 3"),
