@@ -254,7 +254,7 @@ class LearnerGroup:
         the caller confirms that it has recorded the previous one; no checkpoint is kept of an unrecorded step."""
         epoch = 0
         while True:
-            found = asyncio.ensure_future(self._next())
+            found: asyncio.Future[Event] = asyncio.ensure_future(surely(self._buffer.next_event.remote))
             # If this is interrupted, the buffer is killed and the request fails; retrieve its exception to avoid a
             # warning.
             found.add_done_callback(lambda asked: None if asked.cancelled() else asked.exception())
@@ -288,9 +288,6 @@ class LearnerGroup:
                 if said and said != told:
                     told = said
                     self._say(f"{said}; learners restart after collective_s={self._limit_s:g} s, or PyTorch's limit")
-
-    async def _next(self) -> Event:
-        return await surely(self._buffer.next_event.remote)
 
     async def put(self, train: Train, epoch: int) -> bool:
         """Puts a batch; waits while another batch is queued. Returns False if the learners have restarted since

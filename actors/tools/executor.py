@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Protocol, runtime_checkable
 
-from actors.tools.calls import CalledById, KnownCalls
+from actors.tools.calls import KnownCalls
 from actors.tools.stats import ToolStats
 from coa.bounds import Above0, AtLeast1
 from coa.errors import InfrastructureError, ToolDown, UserError
@@ -106,12 +106,13 @@ COUNTED = ("calls", "disk_hits", "failures", "timeouts", "defects", "running", "
 """Counters that the executor keeps for each tool."""
 
 
-class ToolExecutor(CalledById):
+class ToolExecutor(KnownCalls):
     """Runs tool calls. `make_tools` is called in the executor's process, so that tools with connections need not be
     pickled."""
 
     def __init__(self, make_tools: Callable[[], Mapping[str, Tool]], config: ExecutorConfig | None = None) -> None:
         self._config = config or ExecutorConfig()
+        super().__init__(self._config.kept_results)
         self._mistake = ""
         self._tools: dict[str, Tool] = {}
         try:
@@ -127,7 +128,6 @@ class ToolExecutor(CalledById):
         self._counts: dict[str, Counter[str]] = {name: Counter() for name in self._tools}
         self._seconds = dict.fromkeys(self._tools, 0.0)
         self._histograms: dict[str, Counter[str]] = {name: Counter() for name in self._tools}
-        self._known = KnownCalls(self._answer, self._config.kept_results)
 
     async def mistake(self) -> str:
         """The configuration error that prevents using the tools; empty if there is none."""
@@ -176,9 +176,8 @@ class ToolExecutor(CalledById):
         )
 
     async def _answer(self, call: ToolCall) -> str | ToolDown:
-        return ToolDown(self._mistake) if self._mistake else await self._call(call)
-
-    async def _call(self, call: ToolCall) -> str | ToolDown:
+        if self._mistake:
+            return ToolDown(self._mistake)
         # The policy can only call tools of its profile, so an unknown tool is an error in this run's setup.
         if call.tool not in self._tools:
             return ToolDown(f"there is no tool {call.tool}")

@@ -86,7 +86,7 @@ def test_rewards_of_another_group_are_named_where_they_are_the_advantages(name: 
 
 def faults_of(episodes: Sequence[Scored], algorithm: Algorithm, mask_truncated: bool) -> list[str]:
     group = Group(number=7, index=0, task=sum_task(0), episodes=tuple(episodes))
-    samples = group.samples(algorithm, mask_truncated=mask_truncated)
+    samples = to_samples(episodes, algorithm, 7, mask_truncated=mask_truncated)
     return group.faults(samples, algorithm, mask_truncated=mask_truncated)
 
 
