@@ -30,7 +30,7 @@ from coa.reporting.wandb_sink import WandbConfig
 from coa.serving.config import ServingConfig
 from coa.storage.keeping import CheckpointsConfig
 from coa.tasks.file_tasks import TasksConfig
-from coa.tasks.published.protocol import decoding_of
+from coa.tasks.published.benchmark import decoding_of
 from coa.tasks.selection import SelectionConfig
 from coa.tasks.worlds import Settings, settings_of
 from coa.teams.teams import TeamConfig

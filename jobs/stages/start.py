@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 
 from actors.learner.buffer import Committed
 from actors.learner.config import ModelConfig
+from coa.agent.chat_template import date_of, with_date
 from coa.agent.codec import Codec, read_tokenizer
-from coa.agent.dates import date_of, with_date
 from coa.agent.proof import says_the_same
 from coa.agent.tokenizer import load_tokenizer, save_as_read, save_tokenizer, train_tokenizer
 from coa.distill import contamination
