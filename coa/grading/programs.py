@@ -21,12 +21,11 @@ from functools import cache
 from importlib import import_module
 
 from coa.errors import ToolDown, UserError
-from coa.grading.cases import Call, Feed, Tests, read_case, read_tests, write_case
-from coa.grading.digits import any_digits, read_json
-from coa.tools.base import ToolCall, UseTool
+from coa.grading.cases import Call, Feed, Tests, any_digits, read_case, read_json, read_tests, write_case
+from coa.tools.base import ToolCall, UseTool, ask_hidden
 from coa.tools.fences import program_of
-from coa.tools.hidden import ask
-from coa.tools.sandbox.run import FLOOD_BYTES, MIB, Ended, RunLimits
+from coa.tools.sandbox.cgroup import MIB
+from coa.tools.sandbox.run import FLOOD_BYTES, Ended, RunLimits
 from coa.tools.sandbox.sandbox import Sandbox
 from coa.types import Task
 
@@ -111,7 +110,7 @@ async def try_out(program: str, tests: Tests, use_tool: UseTool) -> Verdict:
             "time_limit_s": tests.time_limit_s,
             "exact": tests.exact,
         }
-        result = await ask(use_tool, RUN_TEST, question)
+        result = await ask_hidden(use_tool, RUN_TEST, question)
         if result["why"] is not None:
             return Verdict(index, Why(result["why"]), result["detail"])
     return Verdict()

@@ -22,8 +22,7 @@ MADE_OF = {
     "coa/demo/questions.py": {"template": "Who is {} of {} ?", "groups": (r"(\d+)", r"(\w+ \w+)")},
     "coa/distill/ask.py": {"parts": ("instructions", "question", "run")},
     "coa/distill/sources/programs.py": {"names": "final_answer|answer"},
-    "coa/distill/sources/released.py": _NAMES,
-    "coa/distill/sources/released_layout.py": _NAMES | {"tag": "think"},
+    "coa/distill/sources/released.py": _NAMES | {"tag": "think"},
     "coa/tasks/loading.py": _NAMES,
     "coa/teams/play.py": _NAMES,
 }
