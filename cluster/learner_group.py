@@ -19,9 +19,8 @@ from actors.learner.buffer import Committed, Event, Finished, Started, Stepped, 
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.loop import LearnJob, learn
 from actors.weights.transport import WeightsConfig
-from cluster.learners.attempts import abort, attempts
+from cluster.learners.attempts import abort, attempts, remove_left_groups
 from cluster.learners.last_checkpoint import LastCheckpoint
-from cluster.learners.left import remove_left_groups
 from cluster.resources import PlacementConfig, Role, beside_driver
 from cluster.watch import Ask, ready, watched_services
 from cluster.weights import RayWeightStore, close_directory, start_directory

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.weights.address import Address
 from actors.weights.segment import opened, reading
+from actors.weights.store import Address
 from actors.weights.transport import BUCKET_BYTES, Published, WeightTransport
 from coa.errors import IncompleteWeights
 from coa.learning.weights import Manifest, read_layout, seal

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.weights.address import Address
+from actors.weights.store import Address
 from coa.learning.weights import Manifest
 
 if TYPE_CHECKING:

@@ -11,9 +11,8 @@ from coa.agent.best_of import Candidate, Choice
 from coa.grading.judge import SHOWN_CHARS, Decider, Form, JudgeConfig, escape, schema_of
 from coa.http.client import HttpConfig
 from coa.json_object import JsonView
-from coa.tools.base import ToolCall, UseTool
+from coa.tools.base import ToolCall, UseTool, ask_hidden
 from coa.tools.chat import Message
-from coa.tools.hidden import ask
 
 CHOOSER = "chooser"
 """Name of the tool."""
@@ -56,7 +55,7 @@ async def choose(question: str, candidates: Sequence[Candidate], texts: Sequence
     shown = sorted(firsts.values())
     if len(shown) < 2:
         return Choice(shown[0] if shown else 0)
-    found = await ask(use_tool, CHOOSER, {"question": question, "attempts": [texts[index] for index in shown]})
+    found = await ask_hidden(use_tool, CHOOSER, {"question": question, "attempts": [texts[index] for index in shown]})
     return Choice(shown[found["choice"]], found["tokens"])
 
 

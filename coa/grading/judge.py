@@ -21,9 +21,8 @@ from coa.http.client import HttpConfig
 from coa.http.keys import bearer
 from coa.json_object import Json, JsonView
 from coa.llm.completions import Completion, Rejected
-from coa.tools.base import ToolCall, UseTool
+from coa.tools.base import ToolCall, UseTool, ask_hidden, canonical_json
 from coa.tools.chat import Chat, Message
-from coa.tools.hidden import ask, canonical
 from coa.types import Task
 
 _log = logging.getLogger(__name__)
@@ -117,7 +116,7 @@ async def grade_judged(answer: str, task: Task, use_tool: UseTool) -> float:
     if not answer.strip():
         return 0.0
     question = {"question": task.question, "accepted": list(task.answers), "prediction": answer.strip()}
-    return float((await ask(use_tool, JUDGE, question))["correct"])
+    return float((await ask_hidden(use_tool, JUDGE, question))["correct"])
 
 
 T = TypeVar("T")
@@ -146,7 +145,7 @@ class Decider:
         self.fingerprint = f"{config} {hashlib.sha256(instructions.encode()).hexdigest()}"
 
     def key(self, call: ToolCall) -> str:
-        return canonical(json.loads(call.argument))
+        return canonical_json(json.loads(call.argument))
 
     async def decide(self, messages: Sequence[Message], form: Form[T]) -> tuple[T, str, int]:
         """The decision, its rationale, and the tokens of all requests; raises JudgeDown if there is no decision, and

@@ -17,9 +17,9 @@ from cluster.session import SessionConfig
 from coa.agent.episode import AgentConfig
 from coa.bounds import Above0, AnyInt, AtLeast1, PositiveShare, Share
 from coa.distill.fallback import FallbackConfig
-from coa.distill.filters import FilterConfig
 from coa.distill.obedience import ObedienceConfig
 from coa.distill.rewrite import RewriteConfig
+from coa.distill.stages import FilterConfig
 from coa.errors import UserError
 from coa.grading.rewards import RewardConfig
 from coa.grading.toolset import ToolsConfig

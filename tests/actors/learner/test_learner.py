@@ -18,7 +18,8 @@ from actors.learner.buffer import Finished, Started, Stepped
 from actors.learner.config import LoraConfig, ModelConfig, Objective, RlLearnerConfig
 from actors.learner.learner import Learner
 from actors.learner.lora import add_adapters
-from actors.learner.policy import PackedPolicy, load_model, to_tensors
+from actors.learner.model.load import load_model
+from actors.learner.policy import PackedPolicy, to_tensors
 from actors.learner.step_report import StepReport
 from cluster.learner_group import LearnerGroup
 from cluster.resources import PlacementConfig

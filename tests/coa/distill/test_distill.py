@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from coa.agent.grammar import Chain, Span, parse, render
 from coa.distill import FilterConfig, FilterReport, Kept, filters, to_chain
 from coa.distill.duplicates import DuplicateConfig
-from coa.distill.filters import Filter, compared_answer, interactions
+from coa.distill.filters import Filter, compared_answer
 from coa.distill.grade import grade
-from coa.distill.stages import tool_input
+from coa.distill.stages import interactions, tool_input
 from coa.errors import JudgeDown
 from coa.teams.transcript import AgentStep, Ending, Graded, Step, ToolStep, Transcript
 from coa.tools.base import ToolCall
