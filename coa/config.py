@@ -68,18 +68,20 @@ def _build(schema: type[T], layers: Sequence[tuple[object, str]], bounds: Bounds
     return cast(T, built)
 
 
-def _to_object(config: DictConfig, layers: Sequence[tuple[object, str]], prefix: str = "") -> object:
-    """The dataclass of a section. A ValueError of a `__post_init__`, whose text begins with a field's name, becomes a
-    UserError that begins with its whole key."""
+def _to_object(config: DictConfig, layers: Sequence[tuple[object, str]], section: str = "") -> object:
+    """The dataclass of a section. A ValueError of a `__post_init__` becomes a UserError that begins with the section's
+    key, or with a whole key if the text begins with a field's name."""
     try:
         return OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
         raise UserError(f"{_source(layers, str(error.full_key or ''))}: {_first_line(error)}") from error
     except (ValueError, TypeError) as error:
-        for name, section in config.items():
-            if isinstance(section, DictConfig):
-                _to_object(section, layers, f"{prefix}{name}.")
-        raise _refusal(layers, f"{prefix}{_first_line(error)}") from error
+        for name, held in config.items():
+            if isinstance(held, DictConfig):
+                _to_object(held, layers, f"{section}.{name}".lstrip("."))
+        problem = _first_line(error)
+        between = "" if not section else "." if re.split(r"\W", problem, maxsplit=1)[0] in config else ": "
+        raise _refusal(layers, f"{section}{between}{problem}") from error
 
 
 def _source(layers: Sequence[tuple[object, str]], key: str) -> str:
@@ -93,7 +95,7 @@ def _refusal(layers: Sequence[tuple[object, str]], problem: str) -> UserError:
     """A problem that begins with its key, after the file that sets it; an override would only say the same."""
     key = re.split(r"[^\w.]", problem, maxsplit=1)[0]
     where = _source(layers, key)
-    return UserError(problem if where.startswith(key) else f"{where}: {problem}")
+    return UserError(problem if key and where.startswith(key) else f"{where}: {problem}")
 
 
 def _schemas_of_sections(schema: type, config: DictConfig, layers: Sequence[tuple[object, str]]) -> dict[str, type]:

@@ -44,6 +44,8 @@ class ModelConfig:
     max_positions: AtLeast1 | None = None
     """Maximum sequence length of a new model, in tokens. None takes the longest that `agent.limits.max_tokens` and
     `sft.max_tokens` allow."""
+    initializer_range: float = 0.02
+    """Standard deviation of a new model's weights."""
     vocabulary_limit: AtLeast1 = 4096
     """Maximum vocabulary size of the tokenizer that is trained for a new model."""
     dtype: str = "float32"

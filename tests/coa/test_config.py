@@ -139,3 +139,24 @@ def test_a_refused_value_names_the_file_that_sets_it_and_no_override(tmp_path: P
     assert fails("seed=1", path=path) == f"{path}: rl.steps is -1, which is negative"
     assert fails("rl.steps=1", path=path) == f"{path}: rl.optimizer.lr is -2, expected at least 0"
     assert fails("rl.steps=1", "rl.optimizer.lr=-3", path=path) == "rl.optimizer.lr is -3, expected at least 0"
+
+
+@dataclass(frozen=True)
+class Formula:
+    text: str = "1"
+
+    def __post_init__(self) -> None:
+        if self.text != "1":
+            raise ValueError(f"{self.text!r} is no formula")
+
+
+@dataclass(frozen=True)
+class Rewards:
+    formula: Formula = field(default_factory=Formula)
+
+
+def test_a_refusal_that_names_no_field_begins_with_its_section(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "formula: {text: x}\n")
+    with pytest.raises(UserError) as refused:
+        load(Rewards, path)
+    assert str(refused.value) == f"{path}: formula: 'x' is no formula"

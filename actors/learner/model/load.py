@@ -126,6 +126,7 @@ def new_model(config: ModelConfig, tokenizer: Tokenizer, *, seed: int) -> "trans
             num_key_value_heads=config.key_value_heads,
             head_dim=config.head_dim,
             max_position_embeddings=config.max_positions,
+            initializer_range=config.initializer_range,
             tie_word_embeddings=False,
             bos_token_id=None,
             eos_token_id=ends[0],
