@@ -13,6 +13,7 @@ from jobs.stages.sft import batch_indices
     [
         ("rl.steps=-1", "expected at least 0"),
         ("rl.group=0", "expected at least 1"),
+        ("rl.evaluate_every=-1", "expected at least 0"),
         ("rl.evaluate_tasks=0", "expected at least 1"),
         ("rl.window.groups_per_batch=0", "expected at least 1"),
         ("rl.learner.updates_per_batch=0", "expected at least 1"),
