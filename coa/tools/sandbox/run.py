@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from coa.errors import ToolDown
-from coa.tools.sandbox.cgroup import MIB, Group
+from coa.tools.sandbox.cgroup import MIB as MIB
+from coa.tools.sandbox.cgroup import Group
 
 KILLED = 128 + signal.SIGKILL
 KILLED_S = 10.0
