@@ -20,8 +20,8 @@ from typing import Any, TypedDict
 from benchmarks.harness import MIXED, ROOT, by_commit, commit, refuse_mixed, report
 from benchmarks.table import filled
 from benchmarks.tiny_runs import RUNS, Kept, kept, path_of, read_kept, train, tuned_copy
+from coa.reporting.curves import smooth
 from coa.reporting.metrics import read_metrics
-from coa.reporting.plots import smooth
 
 WAYS: Mapping[str, tuple[str, ...]] = {
     "dapo": (),

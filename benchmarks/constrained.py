@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from actors.learner.config import ModelConfig
-from actors.learner.model.new_model import new_model
+from actors.learner.model.load import new_model
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.config import EngineConfig, SamplingConfig
 from benchmarks.harness import report

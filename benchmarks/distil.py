@@ -27,7 +27,8 @@ from coa.agent.profiles import profile as find_profile
 from coa.agent.tokenizer import BEGIN, END, train_tokenizer
 from coa.distill.contamination import Contamination
 from coa.distill.duplicates import DuplicateConfig, Duplicates
-from coa.distill.filters import Filter, FilterConfig
+from coa.distill.filters import Filter
+from coa.distill.stages import FilterConfig
 from coa.teams.store import read_transcripts, write_transcripts
 from coa.teams.transcript import AgentStep, Ending, Graded, Step, ToolStep, Transcript
 from coa.tools.base import ToolCall

@@ -26,8 +26,8 @@ import torch
 
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
-from actors.learner.model.new_model import new_model
-from actors.learner.policy import PackedPolicy, load_model, to_tensors
+from actors.learner.model.load import load_model, new_model
+from actors.learner.policy import PackedPolicy, to_tensors
 from benchmarks.harness import median_ratio, report
 from benchmarks.sft_learner import SIZES, make_demonstrations
 from coa.agent.tokenizer import save_tokenizer, train_tokenizer

@@ -40,7 +40,7 @@ SIZES: dict[str, dict[str, Any]] = {
 def make_model(folder: Path, size: str, max_positions: int) -> Path:
     """An untrained policy, with a tokenizer of the tiny world's words."""
     from actors.learner.config import ModelConfig
-    from actors.learner.model.new_model import new_model
+    from actors.learner.model.load import new_model
     from coa.agent.tokenizer import save_tokenizer, train_tokenizer
     from coa.demo.world import World, WorldConfig
 

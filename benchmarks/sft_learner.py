@@ -31,8 +31,8 @@ import torch
 
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.learner import Learner
-from actors.learner.model.new_model import new_model
-from actors.learner.policy import PackedPolicy, load_model, to_tensors
+from actors.learner.model.load import load_model, new_model
+from actors.learner.policy import PackedPolicy, to_tensors
 from benchmarks.harness import PEER, median_ratio, report, step_clock
 from benchmarks.speed.cores import OTHERS, busy
 from coa.agent.tokenizer import save_tokenizer, train_tokenizer

@@ -32,7 +32,7 @@ from actors.weights.on_disk import mapped, published_file
 from actors.weights.parts import ModelParts
 from actors.weights.ranks import Ranks
 from actors.weights.segment import SHARED_MEMORY, SegmentFolder
-from actors.weights.transport import Published
+from actors.weights.transport import BUCKET_BYTES, Published
 from benchmarks.harness import ROOT, median_ratio, report, seconds
 from benchmarks.speed.updates import (
     ENGINES,
@@ -47,7 +47,6 @@ from benchmarks.speed.updates import (
     time_updates,
 )
 
-BUCKET_BYTES = 64 * 2**20
 LAYERS, WIDTH = 30, 2048
 """Of the parameters that are published: 503 MB of float32."""
 ROUNDS = 5

@@ -1,10 +1,13 @@
-"""A rollout engine on Ray: its placement group, its actor, and the classification of its errors.
+"""A rollout engine on Ray: its placement group, its actor, the signs of progress that it shows while it starts, and the
+classification of its errors.
 
 Each engine has its own placement group, so that engines come and go one by one, and a pending group makes an autoscaler
 add a node. Ray never restarts the actor: only the pool replaces engines.
 """
 
 import asyncio
+import os
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
@@ -27,15 +30,17 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from actors.handles import Handle, kill, start_actor
 from actors.messages import EpisodeId, EpisodeOrder, EventBatch, Publication, SyncReport
 from actors.rollout.clocks import BusyReport
+from actors.signs import Signs
 from actors.tools.remote import ToolClient
 from cluster.health import Fault
 from cluster.resources import PlacementConfig, Role
-from cluster.start_signs import signs_of, with_signs
 from coa.errors import EngineDied, SyncError, WeightsGone, WeightsLost
 from coa.types import Floats, Scored, Tokens
 
 LOOK_EVERY_S = 1.0
 """Seconds between two checks whether a placement group is placed."""
+
+SIGNS_EVERY_S = 5.0
 
 
 class Engine(Protocol):
@@ -193,3 +198,47 @@ def why_of(error: BaseException) -> str:
         return why_of(error.cause)  # a RayTaskError's first line only names the call
     text = str(error).strip().split("\n")
     return f"{type(error).__name__}: {text[0]}" if text[0] else type(error).__name__
+
+
+def signs_key(incarnation: str) -> bytes:
+    return f"coa-start-{incarnation}".encode()
+
+
+def with_signs(kind: type, every_s: float = SIGNS_EVERY_S) -> type:
+    """A class of actors like `kind` that shows signs of progress, one in `every_s` seconds, until its `ready` has
+    returned: while an actor is being made it answers no call, so a thread of its process puts them into Ray's store of
+    keys and values. It takes the argument `incarnation`."""
+
+    class Starting(kind):
+        def __init__(self, *arguments: object, incarnation: str, **settings: object) -> None:
+            self._is_up = threading.Event()
+            thread = threading.Thread(
+                target=_show_signs, args=(signs_key(incarnation), self._is_up, every_s), daemon=True
+            )
+            thread.start()
+            super().__init__(*arguments, incarnation=incarnation, **settings)
+
+        async def ready(self, *arguments: object) -> object:
+            try:
+                return await super().ready(*arguments)
+            finally:
+                self._is_up.set()
+
+    Starting.__name__, Starting.__qualname__ = kind.__name__, kind.__qualname__
+    return Starting
+
+
+def _show_signs(key: bytes, is_up: threading.Event, every_s: float) -> None:
+    from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
+
+    signs = Signs((1, 2))  # Ray sends what its processes print to files
+    while not is_up.wait(every_s):
+        _internal_kv_put(key, str(signs.count(os.getpid())).encode(), overwrite=True)
+    _internal_kv_del(key)
+
+
+def signs_of(incarnation: str) -> int:
+    """Number of signs so far; 0 before the first."""
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    return int(_internal_kv_get(signs_key(incarnation)) or 0)

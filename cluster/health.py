@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import Self
 
+from coa.bounds import Above0, AtLeast1
 from coa.learning.scaling import EngineScaling
 
 
@@ -67,7 +68,7 @@ class HealthConfig:
     `dead_s`, and replaced within a minute if a new engine starts in the remaining time. Where tokens take longer, as on
     slow CPUs, the limits follow the measured pace."""
 
-    suspect_s: float = 10.0
+    suspect_s: Above0 = 10.0
     """Seconds without an answer, or without a token while requests are under way, after which an engine gets no new
     episodes; without a token, at least twice as long as one takes by the engine's measured pace."""
     dead_s: float = 25.0
@@ -86,8 +87,8 @@ class HealthConfig:
     """Number of consecutive failed weight updates after which an engine is replaced."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.suspect_s < self.dead_s:
-            raise ValueError(f"suspect_s is {self.suspect_s:g}: expected more than 0 and less than {self.dead_s:g}")
+        if self.suspect_s >= self.dead_s:
+            raise ValueError(f"suspect_s is {self.suspect_s:g}, expected less than dead_s={self.dead_s:g}")
 
 
 @dataclass(frozen=True)
@@ -95,21 +96,17 @@ class PoolConfig:
     """Failure handling and scaling of rollout engines."""
 
     health: HealthConfig = field(default_factory=HealthConfig)
-    starts: int = 3
+    starts: AtLeast1 = 3
     """Number of consecutive failed starts after which an engine counts as given up. If all engines are given up, the
     run ends; while another engine serves, starts are still retried."""
     place_s: float = 1800.0
     """Maximum seconds for which an engine waits for its resources, which may include an autoscaler's time to add a
     node."""
-    deaths: int = 5
+    deaths: AtLeast1 = 5
     """Number of engines that die while playing the same episode, without a finished turn in between, after which the
     episode fails."""
     scaling: EngineScaling = field(default_factory=EngineScaling)
     """Autoscaling of engines, if `placement.min_engines` or `max_engines` sets a range."""
-
-    def __post_init__(self) -> None:
-        if min(self.starts, self.deaths) < 1:
-            raise ValueError("pool.starts and pool.deaths are 1 at least")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

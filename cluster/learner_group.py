@@ -19,9 +19,8 @@ from actors.learner.buffer import Committed, Event, Finished, Started, Stepped, 
 from actors.learner.config import LearnerConfig, ModelConfig, Objective
 from actors.learner.loop import LearnJob, learn
 from actors.weights.transport import WeightsConfig
-from cluster.learners.attempts import abort, attempts
+from cluster.learners.attempts import abort, attempts, remove_left_groups
 from cluster.learners.last_checkpoint import LastCheckpoint
-from cluster.learners.left import remove_left_groups
 from cluster.resources import PlacementConfig, Role, beside_driver
 from cluster.watch import Ask, ready, watched_services
 from cluster.weights import RayWeightStore, close_directory, start_directory
@@ -254,7 +253,7 @@ class LearnerGroup:
         the caller confirms that it has recorded the previous one; no checkpoint is kept of an unrecorded step."""
         epoch = 0
         while True:
-            found = asyncio.ensure_future(self._next())
+            found: asyncio.Future[Event] = asyncio.ensure_future(surely(self._buffer.next_event.remote))
             # If this is interrupted, the buffer is killed and the request fails; retrieve its exception to avoid a
             # warning.
             found.add_done_callback(lambda asked: None if asked.cancelled() else asked.exception())
@@ -288,9 +287,6 @@ class LearnerGroup:
                 if said and said != told:
                     told = said
                     self._say(f"{said}; learners restart after collective_s={self._limit_s:g} s, or PyTorch's limit")
-
-    async def _next(self) -> Event:
-        return await surely(self._buffer.next_event.remote)
 
     async def put(self, train: Train, epoch: int) -> bool:
         """Puts a batch; waits while another batch is queued. Returns False if the learners have restarted since

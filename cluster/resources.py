@@ -1,4 +1,5 @@
-"""The resources that a run needs, and the check that a cluster has them or can add them."""
+"""The resources that a run needs, the check that a cluster has them or can add them, and the nodes that are there: of a
+running cluster, or this machine."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -6,9 +7,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from cluster.remote.reach import require_cluster
+from coa.bounds import AtLeast1
 from coa.errors import UserError
+from coa.planning.clusters import Node, device_called, device_of
 
 Resources = Mapping[str, float]
+
+ACCELERATOR = "accelerator_type:"
+"""Prefix of the resource by which Ray tells a node's GPU type."""
 
 
 class Role(StrEnum):
@@ -31,7 +38,7 @@ SCORER_CPUS = 0.25
 class PlacementConfig:
     """Numbers of engines and tool executors, and resources of each engine, learner, scorer and tool executor."""
 
-    engines: int = 1
+    engines: AtLeast1 = 1
     """Number of rollout engines at a command's start."""
     min_engines: int | None = None
     """Minimum number of rollout engines. If `min_engines` or `max_engines` is set, RL adds and removes engines within
@@ -48,7 +55,7 @@ class PlacementConfig:
     """Number of GPUs that one learner rank reserves in Ray; below 1, it shares a GPU."""
     scorer_gpus: float = 0.0
     """Number of GPUs that the teacher of on-policy distillation (`rl.on_policy.teacher`) reserves in Ray."""
-    tool_executors: int = 1
+    tool_executors: AtLeast1 = 1
     """Tool executors, which are processes that run tools, at the start."""
     min_tool_executors: int | None = None
     """Minimum number of tool executors. If `min_tool_executors` or `max_tool_executors` is set, executors are added and
@@ -193,3 +200,35 @@ def cluster_nodes() -> list[Resources]:
     grown = [dict(group.resources) for group in config.node_group_configs for _ in range(max(0, group.max_count))]
     # Live workers belong to the same groups, so the larger list is the cluster's potential.
     return live if len(live) > len(grown) else [*live[:1], *grown]
+
+
+def present_nodes(address: str | None) -> tuple[Node, ...]:
+    """The nodes of the Ray cluster at an address, including those that its autoscaler may add; without an address this
+    machine, without starting Ray. Raises UserError if no compatible cluster answers."""
+    if address is None:
+        return (_this_machine(),)
+    if address != "local":
+        require_cluster(address)
+    import ray
+
+    ray.init(address=address, log_to_driver=False)
+    try:
+        return tuple(node_of(resources) for resources in cluster_nodes())
+    finally:
+        ray.shutdown()
+
+
+def node_of(resources: Resources) -> Node:
+    """Converts Ray's resources of a node."""
+    names = (name.removeprefix(ACCELERATOR) for name in resources if name.startswith(ACCELERATOR))
+    device = next((found for name in names if (found := device_of(name))), None)
+    return Node(int(resources.get("GPU", 0)), device, resources.get("CPU", 0.0))
+
+
+def _this_machine() -> Node:
+    import torch
+
+    device = None
+    if count := torch.cuda.device_count():
+        device = device_called(torch.cuda.get_device_name(0), torch.cuda.get_device_properties(0).total_memory)
+    return Node(count, device, float(os.cpu_count() or 1))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psutil
 
 from cluster.remote.reach import require_cluster
+from coa.bounds import Above0, AtLeast1
 from coa.concurrency import Work
 from coa.errors import ClusterDown, DiskFull
 from coa.extensions import VARIABLE
@@ -44,9 +45,9 @@ class SessionConfig:
     address: str | None = None
     """Address of a running cluster (host:port, or `auto`). None: the environment variable RAY_ADDRESS; if it is not
     set, the command starts Ray on this machine."""
-    cpus: int | None = None
+    cpus: AtLeast1 | None = None
     """Number of CPUs of a Ray cluster that the command starts. None: all of the machine."""
-    object_store_gib: float = 1.0
+    object_store_gib: Above0 = 1.0
     """Size of Ray's object store in GiB, if the command starts Ray. Raise it if a message says that the object store is
     full."""
     env: dict[str, str] = field(default_factory=dict[str, str])
@@ -55,7 +56,7 @@ class SessionConfig:
 
     def __post_init__(self) -> None:
         if taken := sorted(OWN & self.env.keys()):
-            raise ValueError(f"session.env.{taken[0]} is set by the product itself")
+            raise ValueError(f"env.{taken[0]} is set by the product itself")
 
 
 def address_of(config: SessionConfig) -> str | None:

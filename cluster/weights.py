@@ -10,9 +10,8 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.handles import Handle, kill, start_actor, start_restartable
-from actors.weights.address import Address
 from actors.weights.holder import Ranges, WeightHolder
-from actors.weights.store import Kept, WeightDirectory
+from actors.weights.store import Address, Kept, WeightDirectory
 from cluster.resources import beside_driver
 from coa.errors import SyncError
 

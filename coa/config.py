@@ -23,6 +23,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from coa.bounds import AT_LEAST_0, Bounds, OutOfBounds, check_bounds
 from coa.errors import UserError
 from coa.paths import local
 from coa.written import NotYaml, of_override, of_recipe, plain, section_of, typed
@@ -36,20 +37,21 @@ _OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.[\w-]+)*=.*", re.DOTALL)
 
 
 def load(schema: type[T], recipe: Path | None = None, overrides: Sequence[str] = ()) -> T:
-    """The schema's defaults, then the recipe, then the overrides; raises UserError with one line.
+    """The schema's defaults, then the recipe, then the overrides; raises UserError with one line. A number whose field
+    has no bounds (`coa.bounds`) must be at least 0.
 
     load(Recipe, Path("tiny.yaml"), ["rl.steps=3", "seed=1"]).rl.steps == 3
     """
     layers = [] if recipe is None else [(_parse_recipe(recipe), str(recipe))]
-    return _build(schema, [*layers, *((_parse_override(override), override) for override in overrides)])
+    return _build(schema, [*layers, *((_parse_override(override), override) for override in overrides)], AT_LEAST_0)
 
 
 def from_plain(schema: type[T], tree: object, where: str, overrides: Sequence[str] = ()) -> T:
     """The schema's defaults, then a plain tree (what JSON holds), then the overrides; UserErrors name `where`."""
-    return _build(schema, [(tree, where), *((_parse_override(override), override) for override in overrides)])
+    return _build(schema, [(tree, where), *((_parse_override(override), override) for override in overrides)], ())
 
 
-def _build(schema: type[T], layers: Sequence[tuple[object, str]]) -> T:
+def _build(schema: type[T], layers: Sequence[tuple[object, str]], bounds: Bounds) -> T:
     config = OmegaConf.structured(schema)
     _make_writable(config)
     chosen = _schemas_of_sections(schema, config, layers)
@@ -58,13 +60,42 @@ def _build(schema: type[T], layers: Sequence[tuple[object, str]]) -> T:
         _make_writable(OmegaConf.select(config, section))
     for tree, where in layers:
         _lay_over(config, schema, tree, where, chosen)
-    where = ", ".join(where for _, where in layers) or schema.__name__
+    built = _to_object(config, layers)
     try:
-        return cast(T, OmegaConf.to_object(config))
+        check_bounds(built, bounds)
+    except OutOfBounds as error:
+        raise _refusal(layers, str(error)) from error
+    return cast(T, built)
+
+
+def _to_object(config: DictConfig, layers: Sequence[tuple[object, str]], section: str = "") -> object:
+    """The dataclass of a section. A ValueError of a `__post_init__` becomes a UserError that begins with the section's
+    key, or with a whole key if the text begins with a field's name."""
+    try:
+        return OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
-        raise UserError(f"{where}: {_first_line(error)}") from error
-    except (ValueError, TypeError) as error:  # what a dataclass refuses in its __post_init__
-        raise UserError(f"{where}: {_first_line(error)}") from error
+        raise UserError(f"{_source(layers, str(error.full_key or ''))}: {_first_line(error)}") from error
+    except (ValueError, TypeError) as error:
+        for name, held in config.items():
+            if isinstance(held, DictConfig):
+                _to_object(held, layers, f"{section}.{name}".lstrip("."))
+        problem = _first_line(error)
+        between = "" if not section else "." if re.split(r"\W", problem, maxsplit=1)[0] in config else ": "
+        raise _refusal(layers, f"{section}{between}{problem}") from error
+
+
+def _source(layers: Sequence[tuple[object, str]], key: str) -> str:
+    """The last recipe or override that sets a key; all of them if none does."""
+    path = [name for name in key.split(".") if name]
+    set_by = (where for tree, where in reversed(layers) if _value(tree, path, _NEW) is not _NEW)
+    return next(set_by, ", ".join(where for _, where in layers) or "defaults")
+
+
+def _refusal(layers: Sequence[tuple[object, str]], problem: str) -> UserError:
+    """A problem that begins with its key, after the file that sets it; an override would only say the same."""
+    key = re.split(r"[^\w.]", problem, maxsplit=1)[0]
+    where = _source(layers, key)
+    return UserError(problem if key and where.startswith(key) else f"{where}: {problem}")
 
 
 def _schemas_of_sections(schema: type, config: DictConfig, layers: Sequence[tuple[object, str]]) -> dict[str, type]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
+from coa.bounds import bounds_of_fields, in_words
 from coa.config import named_section
 from coa.errors import UserError
 
@@ -42,7 +43,7 @@ class Setting:
 
     key: str
     type: str | None
-    """In the words of YAML, with its unit; None for a section."""
+    """In the words of YAML, with its unit and bounds; None for a section."""
     default: object
     """None for a section too."""
     sentence: str
@@ -66,7 +67,9 @@ def settings_of(config: Any, prefix: str = "") -> Iterator[Setting]:
             yield Setting(f"{key}.{NAME}", None, None, sentences[field.name] or _summary(section))
             yield from settings_of(section(), f"{key}.{NAME}.")
         else:
-            yield Setting(key, _type_in_words(hint, field.name), value, sentences[field.name])
+            bounds = bounds_of_fields(type(config))[field.name]
+            words = ", ".join([_type_in_words(hint, field.name), *([in_words(bounds)] if bounds else [])])
+            yield Setting(key, words, value, sentences[field.name])
 
 
 @cache

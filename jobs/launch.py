@@ -11,7 +11,6 @@ from coa.config import load
 from coa.errors import UserError
 from jobs.commands.command import Job
 from jobs.recipe.findings import services_in
-from jobs.recipe.ranges import check_ranges
 from jobs.run import surroundings
 from jobs.run.console import open_console
 from jobs.run.lease import hold, require_folder
@@ -49,7 +48,6 @@ def prepare(job: Job, options: Mapping[str, Any]) -> Prepared:
     recipe = arguments.pop("recipe")
     overrides = (*arguments.pop("overrides"), *(arguments.pop("said", None) or ()))
     config = load(Recipe, find_recipe(recipe) if recipe else None, overrides)
-    check_ranges(config)
     if job.of_model:
         arguments["overrides"] = overrides
     if job.folder is not None and arguments["out"] is None:

@@ -4,8 +4,11 @@ Nothing here imports torch: every command reads these settings.
 """
 
 from dataclasses import dataclass, field, fields, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from annotated_types import Ge, Le
+
+from coa.bounds import AtLeast1, Share
 from coa.json_object import Json, JsonView
 from coa.learning.algorithms import DEFAULT
 from coa.learning.losses import LossConfig
@@ -26,26 +29,24 @@ class ModelConfig:
 
     path: str | None = None
     """Folder or hub name of a pretrained model; None makes a new model of the sizes below."""
-    hidden_size: int = 128
+    hidden_size: AtLeast1 = 128
     """Width of a new model's residual stream."""
-    layers: int = 4
+    layers: AtLeast1 = 4
     """Number of transformer layers of a new model."""
-    heads: int = 4
+    heads: AtLeast1 = 4
     """Number of attention heads per layer of a new model."""
-    key_value_heads: int = 2
+    key_value_heads: AtLeast1 = 2
     """Number of key-value heads per layer of a new model (grouped-query attention)."""
-    head_dim: int = 32
+    head_dim: AtLeast1 = 32
     """Width of one attention head of a new model."""
-    intermediate_size: int = 256
+    intermediate_size: AtLeast1 = 256
     """Width of the feed-forward layers of a new model."""
-    rope_theta: float = 10_000.0
-    """Base of the rotary position embedding of a new model."""
-    max_positions: int | None = None
+    max_positions: AtLeast1 | None = None
     """Maximum sequence length of a new model, in tokens. None takes the longest that `agent.limits.max_tokens` and
     `sft.max_tokens` allow."""
     initializer_range: float = 0.02
     """Standard deviation of a new model's weights."""
-    vocabulary_limit: int = 4096
+    vocabulary_limit: AtLeast1 = 4096
     """Maximum vocabulary size of the tokenizer that is trained for a new model."""
     dtype: str = "float32"
     """Number type of the learners' weights and of published weights: float32 or bfloat16. With bfloat16 the optimizer
@@ -59,7 +60,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "bfloat16"):
-            raise ValueError(f"model.dtype is {self.dtype}, expected float32 or bfloat16")
+            raise ValueError(f"dtype is {self.dtype}, expected float32 or bfloat16")
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class ValueHeadConfig:
     lr: float = 1e-4
     """Peak learning rate of the value head. The head has no weight decay; its other settings are those of
     `optimizer`."""
-    warmup_ratio: float = 0.0
+    warmup_ratio: Share = 0.0
     """Share of the steps, rounded up, in which the value head's learning rate grows from 0."""
 
     def of(self, policy: OptimizerConfig) -> OptimizerConfig:
@@ -94,22 +95,22 @@ class ValueHeadConfig:
 class LearnerConfig:
     """The learners: distribution of a batch, optimizer and memory savings."""
 
-    ranks: int = 1
+    ranks: AtLeast1 = 1
     """Number of processes that share the work of each batch, usually one per GPU."""
-    sequence_parallel: int = 1
+    sequence_parallel: AtLeast1 = 1
     """Number of ranks that share each row of tokens, for rows too long for one GPU (DeepSpeed-Ulysses, arXiv
     2309.14509); 1 disables sharing. Must divide `ranks` and the number of the model's attention heads."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """AdamW and its learning-rate schedule."""
     packing: PackingConfig = field(default_factory=PackingConfig)
-    zero_stage: int = 1
+    zero_stage: Annotated[int, Ge(1), Le(3)] = 1
     """ZeRO stage of DeepSpeed: 1 shards the optimizer's state over the ranks, 2 also gradients, 3 also parameters.
     Raise it if memory runs out."""
     offload_optimizer: bool = False
     """Whether the optimizer's state is kept and updated in the host's memory instead of the GPU's, which is slower."""
     offload_parameters: bool = False
     """Whether parameters are kept in the host's memory until a layer needs them; only with `zero_stage` 3."""
-    reduce_bucket_size: int = 50_000_000
+    reduce_bucket_size: AtLeast1 = 50_000_000
     """Number of gradient elements reduced over the ranks at a time: 50 million are 200 MB in float32. ZeRO-3 holds two
     such buckets, and gloo a third."""
     max_live_parameters: int = 1_000_000_000
@@ -119,7 +120,7 @@ class LearnerConfig:
     more time."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     """Adapters (LoRA): only they are trained, and they are merged into the weights that engines get."""
-    logits_bytes: int = LOGITS_BYTES
+    logits_bytes: AtLeast1 = LOGITS_BYTES
     """Maximum bytes of float32 logits in memory at a time. If a micro-batch has more, its logits are computed in chunks
     and recomputed in the backward pass."""
     deepspeed: Json = field(default_factory=Json)
@@ -129,21 +130,16 @@ class LearnerConfig:
     """Whether the policy's entropy at trained tokens is measured."""
     threads: int = 1
     """Number of CPU threads of a rank; 0: PyTorch's default."""
-    collective_s: float = 1800.0
+    collective_s: Annotated[float, Ge(1)] = 1800.0
     """Maximum seconds for which a rank waits for the others in a collective operation. After it the rank fails, and the
     learners restart from their last checkpoint. The group in which DeepSpeed adds gradients has PyTorch's limit: 10
     minutes over NCCL, 30 over gloo."""
 
     def __post_init__(self) -> None:
-        if self.sequence_parallel < 1 or self.ranks % self.sequence_parallel:
-            shared, ranks = self.sequence_parallel, self.ranks
-            raise ValueError(f"learner.sequence_parallel is {shared}, expected a divisor of learner.ranks={ranks}")
-        if self.collective_s < 1:
-            raise ValueError(f"learner.collective_s is {self.collective_s:g}, expected 1 at least")
-        if self.zero_stage not in (1, 2, 3):
-            raise ValueError(f"learner.zero_stage is {self.zero_stage}, expected 1 to 3")
+        if self.sequence_parallel and self.ranks % self.sequence_parallel:
+            raise ValueError(f"sequence_parallel is {self.sequence_parallel}, expected a divisor of ranks={self.ranks}")
         if self.offload_parameters and self.zero_stage != 3:
-            raise ValueError("learner.offload_parameters needs learner.zero_stage=3")
+            raise ValueError("offload_parameters needs zero_stage=3")
 
     @property
     def replicas(self) -> int:
@@ -157,7 +153,7 @@ class RlLearnerConfig(LearnerConfig):
 
     loss: LossConfig = field(default_factory=LossConfig)
     value_head: ValueHeadConfig = field(default_factory=ValueHeadConfig)
-    updates_per_batch: int = 1
+    updates_per_batch: AtLeast1 = 1
     """Optimizer updates per batch, each on a part of the batch's groups. The weight version increases once per
     batch."""
 

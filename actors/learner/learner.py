@@ -22,10 +22,10 @@ from actors.learner.deepspeed_settings import deepspeed_config
 from actors.learner.finite import wrong_in
 from actors.learner.lora import add_adapters
 from actors.learner.model.head import head_of
-from actors.learner.model.load import attention_in
+from actors.learner.model.load import attention_in, load_model
 from actors.learner.model.names import written_sources
 from actors.learner.model.parity import settle
-from actors.learner.policy import Outputs, TrainedPolicy, check_trained, load_model, to_tensors
+from actors.learner.policy import Outputs, TrainedPolicy, check_trained, to_tensors
 from actors.learner.scoring import Forward, Passes, ScoredBatch, Unadapted, bounds_of, filler, load_reference
 from actors.learner.sequence.groups import sequence_group
 from actors.learner.step_report import StepReport, Sums

@@ -27,7 +27,7 @@ from actors.weights.loader import own_node
 from actors.weights.parts import ModelParts
 from actors.weights.ranks import Ranks, from_first
 from actors.weights.store import WeightStore
-from actors.weights.transport import Published, Sender, WeightsConfig
+from actors.weights.transport import BUCKET_BYTES, Published, Sender, WeightsConfig
 from actors.weights.transports import find_sender
 from coa.learning.issue import Cursor
 from coa.learning.orders import Checkpoint, Export, Numbered, Order, Publish, Shares, Stop, Train, share_of
@@ -254,7 +254,7 @@ class Rank:
         config, store = self._job.weights, self._job.weight_store
         assert store is not None
         self._sender = find_sender(config.transport)(Ranks(own_node()), store)
-        self._parts = self._learner.parts(config.bucket_bytes)
+        self._parts = self._learner.parts(BUCKET_BYTES)
 
     def _snapshot(self) -> tuple[Published | None, tuple[Probe, ...]]:
         """Publishes the weights; returns them with the probes for the engines. Collective; empty on all ranks but 0."""

@@ -20,8 +20,6 @@ from actors.learner.config import LOGITS_BYTES, VARLEN, LoraConfig
 from actors.learner.logits import Chosen, at_least_float32, reduce_in_place
 from actors.learner.model.head import decoder_of, head_of, scaling_of
 from actors.learner.model.load import attention_in
-from actors.learner.model.load import load_model as load_model
-from actors.learner.model.new_model import new_model as new_model
 from actors.learner.model.parity import Comparable, Copied, Parity, Way, settled_copy, ways_of
 from actors.learner.sequence.attention import SHARED, share
 from actors.learner.sequence.groups import SequenceGroup, padded

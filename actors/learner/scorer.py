@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from actors.learner.config import ModelConfig
+from actors.learner.model.load import load_model
 from actors.learner.model.parity import settle
-from actors.learner.policy import PackedPolicy, load_model, to_tensors
+from actors.learner.policy import PackedPolicy, to_tensors
 from coa.errors import UserError
 from coa.learning.algorithms.on_policy import OnPolicyConfig, gaps, toward_teacher
 from coa.learning.packing import PackingConfig, pack

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from actors.learner.config import ModelConfig
 from actors.learner.lora import without_adapters
+from actors.learner.model.load import load_model
 from actors.learner.model.parity import Way
-from actors.learner.policy import Outputs, TrainedPolicy, load_model, to_tensors
+from actors.learner.policy import Outputs, TrainedPolicy, to_tensors
 from actors.learner.sequence.groups import SequenceGroup
 from actors.learner.zero import sharded_loading
 from coa.json_object import Json

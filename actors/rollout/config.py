@@ -1,12 +1,44 @@
-"""Configuration of a rollout engine: sampling, and vLLM's settings.
+"""Configuration of a rollout engine: sampling, vLLM's settings, and what may be passed on to vLLM as it is.
 
 A value of None is resolved for the device (`actors.rollout.device`).
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import Enum
+from typing import TYPE_CHECKING
 
+from coa.bounds import Above0, AtLeast1, PositiveShare
+from coa.errors import UserError
 from coa.json_object import Json
+
+if TYPE_CHECKING:
+    from vllm import AsyncEngineArgs
+
+OWN_SETTINGS = {
+    "model": "model.path",
+    "dtype": "engine.dtype",
+    "max_model_len": "agent.limits.max_tokens",
+    "max_num_seqs": "engine.max_concurrent",
+    "tensor_parallel_size": "engine.tensor_parallel",
+    "gpu_memory_utilization": "engine.gpu_memory_utilization",
+    "enforce_eager": "engine.enforce_eager",
+    "enable_chunked_prefill": "engine.chunked_prefill",
+    "block_size": "engine.block_size",
+    "enable_sleep_mode": "engine.sleep_mode",
+}
+"""Arguments of vLLM that have a setting of their own."""
+FIXED_ARGUMENTS = {
+    "generation_config": "sampling is that of each request",
+    "enable_prefix_caching": "the turns of an episode share their beginning",
+    "scheduling_policy": "log-probs are asked before episodes",
+    "logprobs_mode": "the learner is trained with the log-probs of sampling",
+    "weight_transfer_config": "weights come by rl.weights.transport",
+    "worker_extension_cls": "weights come by rl.weights.transport",
+    "disable_log_stats": "a server has metrics, an engine of a run has none",
+    "distributed_executor_backend": "the processes of an engine end with it",
+}
+"""Arguments of vLLM that have to be as they are, and why."""
 
 
 @dataclass(frozen=True)
@@ -15,7 +47,7 @@ class SamplingConfig:
 
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy decoding."""
-    top_p: float = 1.0
+    top_p: PositiveShare = 1.0
     """Nucleus sampling: only the likeliest tokens whose probabilities add up to this are sampled; 1 samples from all
     tokens."""
 
@@ -37,15 +69,15 @@ class EngineConfig:
 
     dtype: str = "float32"
     """Number type of the engine's weights: float32, bfloat16 or float16."""
-    max_concurrent: int = 128
+    max_concurrent: AtLeast1 = 128
     """Maximum number of requests in a batch of the engine. More requests need a larger KV cache."""
-    block_size: int | None = None
+    block_size: AtLeast1 | None = None
     """Tokens in a block of the KV cache; requests share only whole blocks. None: vLLM's default, 128 on a CPU."""
-    kv_cache_gib: float = 1.0
+    kv_cache_gib: Above0 = 1.0
     """Size of the KV cache in GiB on a CPU. On a GPU `gpu_memory_utilization` determines the size."""
-    gpu_memory_utilization: float = 0.85
+    gpu_memory_utilization: PositiveShare = 0.85
     """Share of the GPU's memory that the engine takes for weights and KV cache. Lower it if learners share the GPU."""
-    tensor_parallel: int = 1
+    tensor_parallel: AtLeast1 = 1
     """Number of GPUs over which one engine's model is split."""
     enforce_eager: bool | None = None
     """Whether compilation and CUDA graphs are disabled. None: only on a CPU."""
@@ -73,3 +105,29 @@ class EngineConfig:
         """Maximum mean difference, in which rounding cancels out: in bfloat16 it is some hundredths of a nat beside a
         maximum of several tenths, and in float32 a thirtieth of the maximum."""
         return self.probe_tolerance / 10
+
+
+def check_arguments(arguments: Mapping[str, object]) -> None:
+    """Raises UserError for an argument that the product sets, or that vLLM's engine does not have."""
+    for name in arguments:
+        if name in OWN_SETTINGS:
+            raise UserError(f"engine.arguments.{name} has a setting of its own: {OWN_SETTINGS[name]}")
+        if name in FIXED_ARGUMENTS:
+            raise UserError(f"engine.arguments.{name} can't be changed: {FIXED_ARGUMENTS[name]}")
+    if arguments:
+        known = sorted(field.name for field in fields(_arguments_of_vllm()))
+        if unknown := sorted(set(arguments) - set(known)):
+            raise UserError(f"engine.arguments.{unknown[0]} is no argument of vLLM's engine{_like(unknown[0], known)}")
+
+
+def _like(name: str, known: list[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, 1)
+    return f": is {near[0]} meant ?" if near else ""
+
+
+def _arguments_of_vllm() -> "type[AsyncEngineArgs]":
+    from vllm import AsyncEngineArgs  # takes seconds, which only those pay who pass something on
+
+    return AsyncEngineArgs

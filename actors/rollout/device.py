@@ -1,15 +1,24 @@
 """Starts vLLM with settings for the device in use. All settings that a CPU needs are made here; a GPU gets vLLM's own
-defaults. A recipe's settings apply on both."""
+defaults. A recipe's settings apply on both.
 
+Files outside of a run's folder that vLLM's processes make and, if they are killed, leave (sockets in the temporary
+folder, semaphores in /dev/shm) have names of each engine's own; the next engine on the machine removes those of engines
+that are gone.
+"""
+
+import fcntl
 import json
+import multiprocessing
 import os
+import secrets
+import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from actors.rollout.config import EngineConfig
-from actors.rollout.leftovers import own_place
 from actors.weights.host import BACKEND, WORKER
 from coa.builds import FOR_GPUS
 from coa.errors import UserError
@@ -41,6 +50,11 @@ COMMON = {
     "logprobs_mode": "processed_logprobs",
     "worker_extension_cls": WORKER,
 }
+
+FOLDER_PREFIX = "coa-engine-"
+SHARED_MEMORY = Path("/dev/shm")
+_locks: list[int] = []
+"""Descriptors of the locks of this process's folders."""
 
 
 def environment(config: EngineConfig, *, cpu: bool) -> dict[str, str]:
@@ -195,3 +209,45 @@ def _set(variables: Mapping[str, str]) -> None:
             os.environ[name] = value
         else:
             os.environ.setdefault(name, value)
+
+
+def own_place() -> Path:
+    """A new folder for the sockets of this process's engine; its semaphores are named after it. First removes what
+    engines left that are gone."""
+    parent = Path(tempfile.gettempdir())
+    sweep(parent)
+    while (folder := _locked(parent / f"{FOLDER_PREFIX}{secrets.token_hex(4)}")) is None:
+        pass
+    process: Any = multiprocessing.current_process()
+    process._config["semprefix"] = f"/{folder.name}"  # as Python's own name for it, which processes hand on
+    return folder
+
+
+def _locked(folder: Path) -> Path | None:
+    """The folder, made and locked: a free lock means that the owner is gone. None if another engine's sweep took it for
+    one that was left, before it was locked."""
+    folder.mkdir(mode=0o700)
+    try:
+        lock = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    if not folder.exists():
+        os.close(lock)
+        return None
+    _locks.append(lock)
+    return folder
+
+
+def sweep(parent: Path) -> None:
+    """Removes the folders and semaphores of engines that are gone."""
+    for folder in parent.glob(f"{FOLDER_PREFIX}*"):
+        with suppress(OSError):  # another user's, one in use, or removed meanwhile
+            lock = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for semaphore in SHARED_MEMORY.glob(f"sem.{folder.name}-*"):
+                    semaphore.unlink(missing_ok=True)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)

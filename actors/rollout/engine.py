@@ -8,7 +8,8 @@ sleep() --> frees its device's memory for the learners until the next sync
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,7 +21,6 @@ from actors.outbox import Outbox, pace_of
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import EngineConfig
-from actors.rollout.probes import Answer, Answers, differences, unmoved
 from actors.rollout.runner import Entry, EpisodeRunner, Result
 from actors.weights.loader import answered
 from actors.weights.transport import Published
@@ -58,7 +58,7 @@ class RolloutEngine:
         self.policy = PolicyAdapter(
             model_dir, config, max_tokens=agent.limits.max_tokens, tag_tokens=codec.tag_tokens(), gpus=gpus
         )
-        self._answers: Answers = {}
+        self._answers: ProbeAnswers = {}
         self._answered: int | None = None
         """The log-probs of the last check, and its version."""
         self._outbox: Outbox[Entry] = Outbox(lambda: pace_of(self._runner.under_way))
@@ -168,7 +168,7 @@ class RolloutEngine:
         limit_s = self.policy.patience_s(sum(len(probe.token_ids) for probe in probes))
         found = await answered(asyncio.gather(*(self.logprobs(probe.token_ids) for probe in probes)), limit_s)
         pairs = zip(probes, found, strict=True)
-        answers = {probe.token_ids.tobytes(): Answer(probe.logprobs, ours) for probe, ours in pairs}
+        answers = {probe.token_ids.tobytes(): ProbeAnswer(probe.logprobs, ours) for probe, ours in pairs}
         # The learner may compute a version again, and round differently.
         before = {} if version == self._answered else self._answers
         self._answered, self._answers = version, answers
@@ -196,3 +196,32 @@ class RolloutEngine:
             alarm=alarm,
             unmoved=same,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeAnswer:
+    """Log-probs of all tokens of a probe sequence but the first."""
+
+    learner: Floats
+    engine: Floats
+
+
+ProbeAnswers = Mapping[bytes, ProbeAnswer]
+"""By the sequence's token ids."""
+
+
+def differences(answers: ProbeAnswers) -> Floats:
+    """|learner - engine| of all tokens."""
+    return np.concatenate([*(np.abs(one.engine - one.learner) for one in answers.values()), np.zeros(0, np.float32)])
+
+
+def unmoved(before: ProbeAnswers, now: ProbeAnswers) -> bool:
+    """Whether the engine's log-probs of the sequences in both are what they were, bit for bit, though the learner's
+    have changed: it did not take the new weights.
+
+    In bfloat16, engine and learner differ by more than consecutive versions do, so no tolerance between the two could
+    tell this. Kernels that round differently beside other requests hide it for this version.
+    """
+    pairs = [(before[key], answer) for key, answer in now.items() if key in before]
+    taught = any(not np.array_equal(old.learner, new.learner) for old, new in pairs)
+    return taught and all(np.array_equal(old.engine, new.engine) for old, new in pairs)

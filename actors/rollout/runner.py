@@ -160,9 +160,11 @@ class EpisodeRunner:
         for order in orders:
             if not any(order.id in known for known in (self._tasks, self.results, self._ended_unheard)):
                 cache = EpisodeCache(order.salt, self._policy.syncs)
-                run = _Run(order, self._episode_of(order), self._priority_of(order.id), cache)
-                task = self._tasks[order.id] = asyncio.ensure_future(self._play(run))
-                task.add_done_callback(partial(self._end, run))
+                task, sample, agent = order.task, order.id.sample, order.agent
+                episode = Episode.resume(task, sample, order.journal, codec=self._codec, agent=agent)
+                run = _Run(order, episode, self._priority_of(order.id), cache)
+                playing = self._tasks[order.id] = asyncio.ensure_future(self._play(run))
+                playing.add_done_callback(partial(self._end, run))
                 self._count(self.under_way)
 
     def _priority_of(self, id: EpisodeId) -> int:
@@ -193,9 +195,6 @@ class EpisodeRunner:
             entry.event.id for entry in entries if isinstance(entry.event, Failed | Cancelled)
         )
         self._tools.acknowledge([call for entry in entries for call in entry.calls])
-
-    def _episode_of(self, order: EpisodeOrder) -> Episode:
-        return Episode.resume(order.task, order.id.sample, order.journal, codec=self._codec, agent=order.agent)
 
     def _end(self, run: _Run, task: asyncio.Task[Result]) -> None:
         id = run.order.id

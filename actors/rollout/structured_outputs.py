@@ -1,6 +1,6 @@
 """The plugin that every vLLM process loads: xgrammar compiles each EBNF grammar by itself and writes characters by
 their pieces, a grammar may go on after tokens of the prompt, vLLM's own processes end with the process that started
-them (`actors.orphans`), and the scheduler tells of preemptions without vLLM's statistics.
+them, and the scheduler tells of preemptions without vLLM's statistics.
 
 xgrammar 0.2.8 shares token masks between rules of the same shape, within a grammar and across grammars, and treats two
 rules that differ only in the id of a `Token(id)` as the same shape: one tag's end then got another tag's mask. Without
@@ -8,13 +8,20 @@ that sharing, grammars are exact; each whole grammar is still compiled only once
 
 A vocabulary of SentencePiece has a token for each byte, `<0x3C>` for "<". To xgrammar this is always a "<", but beside
 bytes that make no character it is decoded as none, and a tag with it is no tag to whoever reads the text.
+
+vLLM's engine core does not watch its parent, and Ray ends an actor's children only if the actor's own process ends in
+an orderly way. If an actor is killed, for example for its memory use, the core would stay behind, and the engine that
+replaces it would find too little GPU memory.
 """
 
+import os
+import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from multiprocessing import connection, parent_process
+from threading import Thread
 from typing import TYPE_CHECKING, Any
-
-from actors.orphans import end_with_parent
 
 if TYPE_CHECKING:
     import transformers
@@ -23,6 +30,9 @@ if TYPE_CHECKING:
 BEGUN = "# begun: "
 COMPILED = 512
 """Number of compiled grammars kept: a profile has one for each state of its table, and one more for the last turn."""
+
+_watching = 0
+"""Id of the process that watches its parent; a forked process inherits this number, but not the watching thread."""
 
 
 def register() -> None:
@@ -147,3 +157,26 @@ def _telling(base: type) -> type:
                 request.record_event(EngineCoreEventType.QUEUED, timestamp)
 
     return TellingScheduler
+
+
+def end_with_parent() -> None:
+    """Makes this process kill itself as soon as its parent has ended, in any way. May be called repeatedly.
+
+    Works in processes started by `multiprocessing`; does nothing in any other process, such as an actor.
+    """
+    global _watching
+    parent = parent_process()
+    if parent is None or _watching == os.getpid():
+        return
+    _watching = os.getpid()
+    ends: list[int] = [parent.sentinel]
+    # Forked siblings hold the sentinel's other end open, so the parent process itself is watched as well.
+    if parent.pid is not None and hasattr(os, "pidfd_open"):
+        with suppress(OSError):
+            ends.append(os.pidfd_open(parent.pid))
+    Thread(target=_wait_and_end, args=(ends,), name="end-with-parent", daemon=True).start()
+
+
+def _wait_and_end(ends: list[int]) -> None:
+    connection.wait(ends)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,6 +1,7 @@
-"""The server's routes: authentication, dispatch to the protocols' handlers, and error responses."""
+"""The server's routes: authentication, the limit of bodies, dispatch to the protocols' handlers, and errors; with what
+/openapi.json says of them."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,19 +11,19 @@ from fastapi import Depends, FastAPI, Request, params
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from actors.serving.api.chat import ChatApi
 from actors.serving.api.messages import MessagesApi
 from actors.serving.api.responses import ResponsesApi
 from actors.serving.api.sse import to_json
-from actors.serving.body import BodyLimit
 from actors.serving.course import Course
 from actors.serving.gate import Caller
 from actors.serving.mcp import McpApp, WithoutSlash
 from actors.serving.metrics import CountedRequests
-from actors.serving.openapi import STREAMS, AnthropicError, OpenaiError, describe, told_as
 from actors.serving.server import Server
 from coa.concurrency import Work
 from coa.json_object import Json
@@ -37,6 +38,9 @@ from coa.serving.resumption import HEADER, origin_in, seed_of
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 HTTP_CODES = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large"}
 WEB = Path(__file__).parent / "web"
+
+STREAMS: dict[int | str, Json] = {200: {"content": {"text/event-stream": {}}}}
+"""`responses` argument of a route whose answer may be a stream."""
 
 
 class Answer(JSONResponse):
@@ -269,3 +273,73 @@ def _errors(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, form)
     app.add_exception_handler(HTTPException, route)
     app.add_exception_handler(Exception, defect)
+
+
+class BodyLimit:
+    """ASGI middleware. A body without Content-Length is counted as it arrives."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        """limit: maximum bytes of a body."""
+        self._app, self._limit = app, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        said = dict(scope["headers"]).get(b"content-length", b"")
+        heard = int(said) if said.isdigit() else 0
+
+        async def counted() -> Message:
+            nonlocal heard
+            message = await receive()
+            self._check(heard)
+            if not said:
+                heard += len(message.get("body", b""))
+                self._check(heard)
+            return message
+
+        return await self._app(scope, counted, send)
+
+    def _check(self, heard: int) -> None:
+        if heard > self._limit:
+            raise HTTPException(413, f"a request has at most {self._limit} bytes")
+
+
+class Fault(BaseModel):
+    type: str
+    message: str
+
+
+class OpenaiFault(Fault):
+    param: str | None
+    code: str
+
+
+class OpenaiError(BaseModel):
+    """Body of an error in OpenAI's protocols (`ApiError.openai`)."""
+
+    error: OpenaiFault
+
+
+class AnthropicError(BaseModel):
+    """Body of an error in Anthropic's protocol (`ApiError.anthropic`)."""
+
+    type: str
+    error: Fault
+
+
+def told_as(kind: type[BaseModel]) -> Json:
+    """Description of a route's errors, which all have the same form."""
+    return {"model": kind, "description": "The request can't be met."}
+
+
+def describe(app: FastAPI, models: Sequence[str]) -> None:
+    """Adds the model names to the schema. models: names that requests may use."""
+
+    def openapi() -> Json:
+        described = FastAPI.openapi(app)
+        for schema in described["components"]["schemas"].values():
+            if "model" in schema.get("properties", ()):
+                schema["properties"]["model"]["enum"] = list(models)
+        return described
+
+    app.openapi = openapi

@@ -24,6 +24,7 @@ from actors.addresses import LOOPBACK, node_address
 from actors.handles import Handle, start_restartable
 from actors.rollout.device import PATIENT, UNRESERVED
 from actors.signs import Signs
+from coa.bounds import Above0, AtLeast1, PositiveShare
 from coa.builds import vllm_is_for_cpus
 from coa.errors import ModelServerDown
 from coa.llm import supervisor
@@ -44,9 +45,9 @@ class ModelServerConfig:
     """Name of the model in requests; if empty, `model`."""
     dtype: str = "auto"
     """Number type of the weights; auto: the type in which they are stored."""
-    max_model_len: int = 4096
+    max_model_len: AtLeast1 = 4096
     """Maximum number of tokens of a prompt and its reply together."""
-    max_concurrent: int = 64
+    max_concurrent: AtLeast1 = 64
     """Maximum number of requests in a batch."""
     gpus: int = 0
     """Number of GPUs over which the model is split; 0 runs it on the CPU."""
@@ -54,9 +55,9 @@ class ModelServerConfig:
     """Number of CPUs that the server reserves in Ray."""
     threads: int = 1
     """Number of the server's CPU threads, if it runs on the CPU."""
-    kv_cache_gib: float = 1.0
+    kv_cache_gib: Above0 = 1.0
     """Size of the KV cache in GiB, if the server runs on the CPU."""
-    gpu_memory_utilization: float = 0.85
+    gpu_memory_utilization: PositiveShare = 0.85
     """Share of each GPU's memory that the server takes for weights and KV cache."""
     enforce_eager: bool = True
     """Whether compilation and CUDA graphs are disabled: the server starts sooner, but is slower on a GPU."""
@@ -67,7 +68,7 @@ class ModelServerConfig:
     """Port at which the server listens; 0: a free port."""
     arguments: list[str] = field(default_factory=list)
     """Further arguments of vLLM's server, such as `[--reasoning-parser, qwen3]`."""
-    start_s: float = 900.0
+    start_s: Above0 = 900.0
     """Maximum seconds without a sign of progress until the server answers: megabytes that it reads, and news in its
     log."""
 

@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from actors.garbage import freeze_gc
 from actors.handles import Handle
+from coa.bounds import AtLeast1
 from coa.concurrency import doubling
 from coa.distill.grade import grade
 from coa.errors import CallLost, DiskFull, EmptyCompletion, InfrastructureError, RequestRefused, UserError
@@ -60,9 +61,9 @@ class BudgetConfig:
 class TeachingConfig:
     """Concurrency of team runs, retries after failures, and the budget."""
 
-    wave: int = 1000
+    wave: AtLeast1 = 1000
     """Number of runs in a wave of scripted experts, and maximum number of runs in one shard of transcripts."""
-    runs_in_flight: int = 200
+    runs_in_flight: AtLeast1 = 200
     """Number of runs that a team of language models plays at the same time."""
     shard_s: float = 60.0
     """Seconds after which finished runs of language models are written to a shard, even if there are fewer than

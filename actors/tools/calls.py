@@ -7,7 +7,7 @@ call that is under way. Failures are not kept, except that of a call that must n
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -29,20 +29,24 @@ class _Known:
 
 
 class KnownCalls:
-    """Calls that are under way or whose results are kept, and the unacknowledged replies of each caller."""
+    """The base of an actor that answers calls by id (`coa.tools.client.Executor`): calls that are under way or whose
+    results are kept, and the unacknowledged replies of each caller. A subclass says how a call is made."""
 
-    def __init__(self, run: Callable[[ToolCall], Awaitable[str | ToolDown]], keep: int) -> None:
-        """`run`: makes a call. `keep`: maximum number of kept results; the oldest are dropped, even if they were not
-        acknowledged."""
+    def __init__(self, keep: int) -> None:
+        """`keep`: maximum number of kept results; the oldest are dropped, even if they were not acknowledged."""
         self.incarnation = uuid4().hex
-        self._run, self._keep = run, keep
+        self._keep = keep
         self._known: dict[Hashable, _Known] = {}
         self._finished: dict[Hashable, str | CallLost] = {}
         """Results, the oldest first."""
         self._outboxes: dict[str, Outbox[Reply]] = {}
         self._refused: set[str] = set()
 
-    def start(
+    async def _answer(self, call: ToolCall) -> str | ToolDown:
+        """Makes a call."""
+        raise NotImplementedError
+
+    async def start(
         self,
         caller: str,
         calls: Sequence[tuple[Hashable, ToolCall]],
@@ -73,12 +77,9 @@ class KnownCalls:
             self._tell(caller, (id, self._finished[id]))
             return
         if known is None:
-            known = self._known[id] = _Known(call, beyond_caller(self._make(call)))
+            known = self._known[id] = _Known(call, beyond_caller(self._answer(call)))
             known.task.add_done_callback(lambda _: self._end(id, known))
         known.callers.add(caller)
-
-    async def _make(self, call: ToolCall) -> str | ToolDown:
-        return await self._run(call)
 
     def _end(self, id: Hashable, known: _Known) -> None:
         if self._known.get(id) is not known:
@@ -120,7 +121,7 @@ class KnownCalls:
         if ending:
             await asyncio.wait(ending)
 
-    def refuse(self, callers: Iterable[str]) -> None:
+    async def refuse(self, callers: Iterable[str]) -> None:
         """Refuses further calls and replies to these callers. Their calls under way continue, so that the engines that
         take over their episodes can join them."""
         for caller in callers:
@@ -139,29 +140,3 @@ class KnownCalls:
 
     def _outbox_of(self, caller: str) -> Outbox[Reply]:
         return self._outboxes.setdefault(caller, Outbox(lambda: pace_of(len(self._known) - len(self._finished))))
-
-
-class CalledById:
-    """The calls of an actor that answers by id (`coa.tools.client.Executor`)."""
-
-    _known: KnownCalls
-
-    async def start(
-        self,
-        caller: str,
-        calls: Sequence[tuple[Hashable, ToolCall]],
-        acknowledged: Sequence[Hashable] = (),
-        incarnation: str = "",
-    ) -> str:
-        """Starts calls by id, whose `replies` come one by one (`coa.tools.client.Executor`)."""
-        return self._known.start(caller, calls, acknowledged, incarnation)
-
-    async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
-        return await self._known.replies(caller, incarnation, after)
-
-    async def cancel(self, caller: str, ids: Sequence[Hashable]) -> None:
-        await self._known.cancel(caller, ids)
-
-    async def refuse(self, callers: Sequence[str]) -> None:
-        """Refuses all further calls of these callers, which were replaced."""
-        self._known.refuse(callers)

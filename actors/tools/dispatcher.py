@@ -4,7 +4,8 @@
 
 Tools run in executors only, so no tool can end or block the dispatcher. The calls of an executor that is lost are made
 again by another one, once at most: a call whose second executor is lost too may be what ends them, and fails as
-CallLost.
+CallLost. An executor answers by id, as the dispatcher does, so that calls travel in batches: with a call of Ray for
+each, both processes would compute several times as long.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
-from actors.tools.calls import CalledById, KnownCalls
+from actors.tools.calls import KnownCalls
 from actors.tools.executor import ExecutorConfig
 from actors.tools.stats import ToolStats
 from actors.tools.workers import Held, Worker, Workers
@@ -23,7 +24,7 @@ from coa.tools.mcp.binding import McpBinding
 from coa.tools.scaling import ExecutorController
 
 
-class ToolDispatcher(CalledById):
+class ToolDispatcher(KnownCalls):
     """A plain class that is called like a `ToolExecutor`; it starts executors when it is first called."""
 
     def __init__(
@@ -31,6 +32,7 @@ class ToolDispatcher(CalledById):
     ) -> None:
         """launch: starts the process of an executor. executors: number at the beginning. bounds: minimum and maximum
         number."""
+        super().__init__(config.kept_results)
         least, most = bounds
         executors = min(max(executors, least), most)
         controller = ExecutorController(config.scaling, config.places, least=least, most=most, executors=executors)
@@ -43,7 +45,6 @@ class ToolDispatcher(CalledById):
             waiting=self._waiting,
             changed=self._fill,
         )
-        self._known = KnownCalls(self._answer, config.kept_results)
         self._ids = count()
         self._queues: dict[str, deque[asyncio.Future[Held]]] = {}
         """Calls that wait for an executor, by tool."""

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Protocol, runtime_checkable
 
-from actors.tools.calls import CalledById, KnownCalls
+from actors.tools.calls import KnownCalls
 from actors.tools.stats import ToolStats
+from coa.bounds import Above0, AtLeast1
 from coa.errors import InfrastructureError, ToolDown, UserError
 from coa.grading.programs import RUN_TEST
 from coa.tools.base import Fleeting, Tool, ToolCall
@@ -38,22 +39,22 @@ CACHE_BYTES = 1 << 30
 class ExecutorConfig:
     """The processes that run tools: limits, caches and retries."""
 
-    concurrency: int = 16
+    concurrency: AtLeast1 = 16
     """Maximum number of concurrent calls of one tool in an executor; further calls wait. Of programs that are graded
     (`run_test`) no more than the machine has cores, unless `concurrency_of` says so: they compute for all of their
     time."""
-    concurrency_of: dict[str, int] = field(default_factory=dict)
+    concurrency_of: dict[str, AtLeast1] = field(default_factory=dict)
     """`concurrency` of individual tools: `{crawl_page: 64}`."""
-    call_s: float = 30.0
+    call_s: Above0 = 30.0
     """Maximum seconds for one call, not counting the wait for a slot; after that the tool counts as down."""
-    call_s_of: dict[str, float] = field(default_factory=lambda: {"judge": 60.0, "chooser": 60.0, "run_test": 60.0})
+    call_s_of: dict[str, Above0] = field(default_factory=lambda: {"judge": 60.0, "chooser": 60.0, "run_test": 60.0})
     """`call_s` of individual tools: `{crawl_page: 200}`."""
-    cache_entries: int = 100_000
+    cache_entries: AtLeast1 = 100_000
     """Maximum number of tool results cached in memory; the oldest are dropped."""
     cache_dir: str | None = None
     """Folder of tool results cached across restarts; None disables this cache. The executors of a machine may share it.
     Results are keyed by a tool's settings, not its data: a changed corpus needs a new folder."""
-    kept_results: int = 10_000
+    kept_results: AtLeast1 = 10_000
     """Maximum number of unacknowledged results that are kept, for example for engines that died; the oldest are
     dropped."""
     retry: RetryConfig = field(default_factory=RetryConfig)
@@ -61,15 +62,6 @@ class ExecutorConfig:
     scaling: ToolScaling = field(default_factory=ToolScaling)
 
     PATHS: ClassVar = ("cache_dir",)
-
-    def __post_init__(self) -> None:
-        limits = {"concurrency": self.concurrency, "call_s": self.call_s, "cache_entries": self.cache_entries}
-        limits |= {"kept_results": self.kept_results}
-        limits |= {f"concurrency_of.{tool}": value for tool, value in self.concurrency_of.items()}
-        limits |= {f"call_s_of.{tool}": value for tool, value in self.call_s_of.items()}
-        for name, value in limits.items():
-            if not isinstance(value, int | float) or value <= 0:
-                raise ValueError(f"executor.{name} is {value!r}, expected more than 0")
 
     @property
     def limited(self) -> set[str]:
@@ -114,12 +106,13 @@ COUNTED = ("calls", "disk_hits", "failures", "timeouts", "defects", "running", "
 """Counters that the executor keeps for each tool."""
 
 
-class ToolExecutor(CalledById):
+class ToolExecutor(KnownCalls):
     """Runs tool calls. `make_tools` is called in the executor's process, so that tools with connections need not be
     pickled."""
 
     def __init__(self, make_tools: Callable[[], Mapping[str, Tool]], config: ExecutorConfig | None = None) -> None:
         self._config = config or ExecutorConfig()
+        super().__init__(self._config.kept_results)
         self._mistake = ""
         self._tools: dict[str, Tool] = {}
         try:
@@ -135,7 +128,6 @@ class ToolExecutor(CalledById):
         self._counts: dict[str, Counter[str]] = {name: Counter() for name in self._tools}
         self._seconds = dict.fromkeys(self._tools, 0.0)
         self._histograms: dict[str, Counter[str]] = {name: Counter() for name in self._tools}
-        self._known = KnownCalls(self._answer, self._config.kept_results)
 
     async def mistake(self) -> str:
         """The configuration error that prevents using the tools; empty if there is none."""
@@ -184,9 +176,8 @@ class ToolExecutor(CalledById):
         )
 
     async def _answer(self, call: ToolCall) -> str | ToolDown:
-        return ToolDown(self._mistake) if self._mistake else await self._call(call)
-
-    async def _call(self, call: ToolCall) -> str | ToolDown:
+        if self._mistake:
+            return ToolDown(self._mistake)
         # The policy can only call tools of its profile, so an unknown tool is an error in this run's setup.
         if call.tool not in self._tools:
             return ToolDown(f"there is no tool {call.tool}")

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from actors.weights.address import Address
 from actors.weights.holder import Ranges, reuse_spare, segment_path
 from actors.weights.on_disk import FilePlace, FileReceiver
-from actors.weights.store import Kept, WeightStore
+from actors.weights.store import Address, Kept, WeightStore
 from actors.weights.transport import Published, Sender, WeightTransport
 from coa.errors import SyncError, WeightsLost
 

@@ -12,8 +12,12 @@ the device, all later versions are published by `host` from the beginning, and s
 """
 
 import hmac
+import json
 import logging
+import math
 import secrets
+import socket
+import struct
 import sys
 import threading
 import time
@@ -21,18 +25,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Client, Connection, Listener
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.weights.address import Address
 from actors.weights.holder import reuse_spare, segment_path
 from actors.weights.host import NAME as HOST
 from actors.weights.host import HostPlace, HostSender
 from actors.weights.segment import write_pieces
-from actors.weights.sharing.link import CANNOT, DONE, bounded, expect, hear, say, until_closed
-from actors.weights.store import Kept
+from actors.weights.store import Address, Kept
 from actors.weights.transport import Published, Sender, WeightTransport, slowest_s
 from coa.errors import SyncError
 from coa.json_object import Json
@@ -41,7 +43,7 @@ from coa.learning.weights import Layout, Manifest, digest
 if TYPE_CHECKING:
     from actors.weights.parts import ModelParts
     from actors.weights.ranks import Ranks
-    from actors.weights.sharing.buffers import TensorHandle
+    from actors.weights.sharing import TensorHandle
     from actors.weights.store import WeightStore
 
 NAME = "ipc"
@@ -53,6 +55,13 @@ WAIT_S = 20.0
 """Maximum seconds for which a rank that is about to change its weights waits for engines that have not taken them."""
 BUFFERS = 2
 logger = logging.getLogger(__name__)
+
+CANNOT = -1
+"""Message of a worker that can't open the handles."""
+DONE = -2
+"""Message of a worker that has released them."""
+LONGEST = 64 * 2**10
+"""Maximum bytes of a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +183,7 @@ class Offer:
     def _serve(self, connection: Connection, said: Json) -> None:
         """Hands the version to a worker; if that fails, writes it for `host` before the worker's connection is
         closed."""
-        from actors.weights.sharing.buffers import device_name
+        from actors.weights.sharing import device_name
 
         try:
             bounded(connection, STEP_S)
@@ -190,7 +199,7 @@ class Offer:
             self._keep()
 
     def _hand_over(self, connection: Connection) -> None:
-        from actors.weights.sharing.buffers import buckets_of, shared_buffers
+        from actors.weights.sharing import buckets_of, shared_buffers
 
         layout = self._manifest.layout
         with shared_buffers(self._path, BUFFERS, bucket_size(layout), self._parts.device) as (tensors, handles):
@@ -215,7 +224,7 @@ def sealed(parts: "ModelParts", version: int) -> Manifest:
     """The manifest of a model that is entirely on this rank."""
     import torch
 
-    from actors.weights.sharing.buffers import buckets_of
+    from actors.weights.sharing import buckets_of
 
     buffer = torch.empty(bucket_size(parts.layout), dtype=torch.uint8, device=parts.device)
     found = tuple(digest(bucket.cpu().numpy()) for _, bucket in buckets_of(parts, [buffer]))
@@ -245,7 +254,7 @@ class IpcReceiver:
 
 def take(invitation: Invitation, layout: Layout) -> NDArray[np.uint8]:
     """Copies the flattened model into host memory; raises SyncError if it can't be taken by this transport."""
-    from actors.weights.sharing.buffers import device_name, own_device
+    from actors.weights.sharing import device_name, own_device
 
     address = invitation.address
     said = {
@@ -271,7 +280,7 @@ def take(invitation: Invitation, layout: Layout) -> NDArray[np.uint8]:
 def copied(rank: Connection, handles: "list[TensorHandle]", layout: Layout) -> NDArray[np.uint8]:
     import torch
 
-    from actors.weights.sharing.buffers import opened_buffers
+    from actors.weights.sharing import opened_buffers
 
     data = np.empty(layout.nbytes, np.uint8)
     try:
@@ -298,3 +307,38 @@ def own_address() -> str:
 
 
 TRANSPORT = WeightTransport(sender=IpcSender, receiver=IpcReceiver())
+
+
+def bounded(connection: Connection, seconds: float) -> None:
+    """Sets a timeout for each read and write of the connection, after which it raises OSError. Also disables Nagle's
+    delay, so that short messages are sent at once."""
+    with socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as same:
+        for limit in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            same.setsockopt(socket.SOL_SOCKET, limit, struct.pack("ll", math.ceil(seconds), 0))
+        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def say(connection: Connection, data: object) -> None:
+    connection.send_bytes(json.dumps(data).encode())
+
+
+def hear(connection: Connection) -> Any:
+    """Receives the next message. Raises EOFError if the connection is closed, OSError after the timeout, and ValueError
+    for an invalid message."""
+    return json.loads(connection.recv_bytes(LONGEST))
+
+
+def expect(connection: Connection, number: int) -> None:
+    """Waits for the message `number`; raises SyncError for any other message."""
+    found = hear(connection)
+    if found == CANNOT:
+        raise SyncError("a worker can't open the handles of the rank's memory")
+    if found != number:
+        raise SyncError(f"the other side is at {found}, not at {number}")
+
+
+def until_closed(connection: Connection) -> None:
+    """Returns when the other side has closed the connection, after its work for this process."""
+    with suppress(EOFError, ConnectionError):
+        while True:
+            connection.recv_bytes(LONGEST)

@@ -21,9 +21,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from actors.weights.address import Address
 from actors.weights.on_disk import published_file
 from actors.weights.segment import SHARED_MEMORY
+from actors.weights.store import Address
 from actors.weights.transport import Published, ReceiveOrder, slowest_s
 from actors.weights.transports import find_receiver
 from coa import errors

@@ -10,15 +10,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.weights.address import Address
 from actors.weights.segment import opened, reading
-from actors.weights.transport import Published, WeightTransport
+from actors.weights.store import Address
+from actors.weights.transport import BUCKET_BYTES, Published, WeightTransport
 from coa.errors import IncompleteWeights
 from coa.learning.weights import Manifest, read_layout, seal
 
 NAME = "on_disk"
-BUCKET_BYTES = 64 * 2**20
-"""Bucket size of the manifest made for a file that was written without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Protocol
 
 from actors.handles import Handle
-from actors.weights.address import Address
 from actors.weights.holder import Ranges
 from coa.errors import SyncError, WeightsLost
 from coa.learning.weights import Manifest
@@ -31,6 +30,17 @@ LEASE_S = 600.0
 LOST_S = 600.0
 """Seconds for which lost weights raise WeightsLost, since restarted learners may still publish others; later,
 SyncError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The name and place of an engine, as transports and the storage of weights see it."""
+
+    engine: str
+    """Unique name of one start of one engine."""
+    node: str
+    workers: int = 1
+    """Number of processes that take the weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from actors.weights.address import Address
+from actors.weights.store import Address
 from coa.learning.weights import Manifest
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from actors.weights.ranks import Ranks
     from actors.weights.store import WeightStore
 
+BUCKET_BYTES = 64 * 2**20
+"""Size of the parts in which weights are moved and checked. A rank needs memory for two."""
 LOWEST_RATE = 0.5e9
 """Minimum bytes per second: slower transfers and loads are given up."""
 
@@ -40,16 +42,6 @@ class WeightsConfig:
     transport: str = "host"
     """host: through shared memory on a node, and through Ray's object store between nodes. ipc: engines on the GPU of
     the only learner rank copy the weights from its memory (CUDA IPC; on a CPU, shared memory); others use host."""
-    bucket_mib: float = 64.0
-    """Size in MiB of the parts in which weights are moved and checked. A rank needs memory for two."""
-
-    def __post_init__(self) -> None:
-        if self.bucket_mib <= 0:
-            raise ValueError(f"weights.bucket_mib is {self.bucket_mib:g}, expected more than 0")
-
-    @property
-    def bucket_bytes(self) -> int:
-        return max(1, int(self.bucket_mib * 2**20))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,8 @@ def measure(size: Size, folder: Path) -> dict[str, float]:
 
 async def _measure(size: Size, model: Path) -> dict[str, float]:
     from actors.learner.config import ModelConfig
-    from actors.learner.policy import PackedPolicy, load_model, to_tensors
+    from actors.learner.model.load import load_model
+    from actors.learner.policy import PackedPolicy, to_tensors
     from actors.rollout.adapter import PolicyAdapter
     from actors.rollout.config import EngineConfig
     from coa.learning.packing import micro_batch

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tokenizers import Tokenizer, decoders
 
-from coa.agent.chat_template import read_template
+from coa.agent.chat_template import read_template, with_date
 from coa.agent.constraint import turn_grammar
-from coa.agent.dates import with_date
 from coa.agent.grammar import OBSERVATION, TAGS, Chain, Profile, Span, render
 from coa.agent.prefix import Frame, Template, take_prefix
 from coa.agent.proof import flaw_of, own_prompts
@@ -70,7 +69,7 @@ class Codec:
     @classmethod
     def load(cls, model: Path | str, day: date | None = None) -> "Codec":
         """Loads from a Hugging Face model folder or hub name; the chat template gives the text around the question.
-        day: the date of prompts (`coa.agent.dates`)."""
+        day: the date of prompts (`coa.agent.chat_template`)."""
         tokenizer = read_tokenizer(model)
         tokenizer.chat_template = with_date(tokenizer.chat_template, day)
         template = read_template(tokenizer, str(model))

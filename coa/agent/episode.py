@@ -17,6 +17,7 @@ from coa.agent.grammar import ANSWER, TAGS, Kind, Parsed, Profile, Span, goal_of
 from coa.agent.journal import Delta, Journal, Observed, Said
 from coa.agent.lenient import Repair, read
 from coa.agent.profiles import profile as find_profile
+from coa.bounds import Above0, AtLeast1
 from coa.tools.base import PLAIN, ToolCall, UseTool
 from coa.tools.layouts import LAYOUTS, layout_of
 from coa.types import ENVIRONMENT, Status, Task, Tokens, Trajectory
@@ -26,22 +27,22 @@ from coa.types import ENVIRONMENT, Status, Task, Tokens, Trajectory
 class Limits:
     """Limits of one episode."""
 
-    max_turns: int = 8
+    max_turns: AtLeast1 = 8
     """Maximum number of turns of the policy; an episode without an answer by then ends without an answer."""
-    max_turn_tokens: int = 4096
+    max_turn_tokens: AtLeast1 = 4096
     """Maximum tokens per turn."""
-    max_observation_tokens: int = 4096
+    max_observation_tokens: AtLeast1 = 4096
     """Maximum tokens of a tool result; the middle of a longer result is cut."""
-    max_tokens: int = 32768
+    max_tokens: AtLeast1 = 32768
     """Maximum tokens of an episode: prompt, turns and observations together."""
-    max_tag_tokens: int | None = None
+    max_tag_tokens: AtLeast1 | None = None
     """Maximum tokens of the text in one tag, with `agent.grammar=enforce`; a tag's own limit, if smaller, still
     applies. None stands for an eighth of `max_turn_tokens`, at most 2048, so that a policy that never closes a tag
     still finishes its turn."""
     max_tool_calls: int | None = None
     """Maximum number of tool calls of an episode; None sets no limit. Further calls are not made: with an enforced
     grammar the policy has to answer instead, otherwise the episode ends as OUT_OF_TURNS."""
-    max_seconds: float = 3600.0
+    max_seconds: Above0 = 3600.0
     """Maximum seconds of an episode, without pauses for new weights and engine starts. An episode that takes longer
     fails in training and is not used; in an evaluation it ends at that point and counts as truncated."""
 
@@ -76,7 +77,7 @@ class AgentConfig:
 
     def __post_init__(self) -> None:
         if not self.layouts or not set(self.layouts) <= LAYOUTS.keys():
-            raise ValueError(f"agent.layouts: {', '.join(self.layouts) or 'none'}; known are {', '.join(LAYOUTS)}")
+            raise ValueError(f"layouts: {', '.join(self.layouts) or 'none'}; known are {', '.join(LAYOUTS)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,8 @@ from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
 from coa.agent.grammar import Chain
 from coa.demo.experts import ExpertConfig, ScriptedMind
-from coa.demo.measures import careful_success, strategies
 from coa.demo.questions import PROFILE_OF
-from coa.demo.strategy import strategy_of
+from coa.demo.strategy import careful_success, strategies, strategy_of
 from coa.demo.tasks import evaluation_tasks, training_task
 from coa.demo.world import World as Facts
 from coa.demo.world import WorldConfig

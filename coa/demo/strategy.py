@@ -1,19 +1,32 @@
-"""The route that a chain of the tiny world took, and the careful chain of a task."""
+"""The routes of the tiny world: which one a chain took, the careful chain of a task, and an evaluation's measures of
+them: the share of each route, and the probability of the careful one."""
 
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal, get_args
 
-from coa.agent.grammar import ANSWER, Chain
+import numpy as np
+
+from coa.agent.codec import Codec
+from coa.agent.episode import AgentConfig
+from coa.agent.grammar import ANSWER, OBSERVATION, Chain, parse
+from coa.agent.profiles import profile as find_profile
 from coa.demo.experts import ExpertConfig, ScriptedMind
 from coa.demo.questions import CALC, MHQA, MULTI, PROFILE_OF, WEB
 from coa.demo.world import World
 from coa.distill.convert import to_chain
+from coa.tasks.worlds import Texts
 from coa.teams.planner import PlannerRun
 from coa.teams.router import CallTool
 from coa.teams.run import Assignment
 from coa.teams.teams import TeamConfig
 from coa.teams.transcript import Reply
-from coa.types import Task
+from coa.tools.base import PLAIN
+from coa.tools.layouts import layout_of
+from coa.types import Floats, Task, Tokens
 
 Strategy = Literal["careful", "lazy", "other"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -57,3 +70,45 @@ def careful_route(world: World, task: Task) -> Route:
         text = world.observe(move.call) if isinstance(move, CallTool) else mind.reply(run.prompt(move))
         run.take(move, Reply(text))
     return Route(chain=to_chain(run.transcript()), decisions=(DECISION[task.family],))
+
+
+def strategies(tasks: Sequence[Task], said: Texts) -> dict[str, dict[str, float]]:
+    """The share of episodes that took each route, by family."""
+    routes: dict[str, Counter[str]] = defaultdict(Counter)
+    for task in tasks:
+        routes[task.family].update(strategy_of(parse(text).chain, task.family) for text in said[task.id])
+    return {family: {name: counts[name] / counts.total() for name in STRATEGIES} for family, counts in routes.items()}
+
+
+async def careful_success(
+    world: World,
+    tasks: Sequence[Task],
+    codec: Codec,
+    agent: AgentConfig,
+    logprobs: Callable[[Tokens], Awaitable[Floats]],
+) -> dict[str, float]:
+    """The mean P(success | careful route): the probability of the policy's tokens of the careful chain under teacher
+    forcing, without the tokens of the spans that decide for the route."""
+    # The careful chains are written only in this layout.
+    tasks = [task for task in tasks if layout_of(task.id, agent.layouts) == PLAIN]
+
+    async def probability(task: Task) -> float:
+        profile = find_profile(task.profile)
+        route = careful_route(world, task)
+        prompt = codec.prompt(profile, task.question, instructed=agent.instructed).tolist()
+        pieces = [codec.span(span) for span in route.chain]
+        counted = np.concatenate(
+            [np.zeros(len(prompt), bool)]
+            + [
+                np.full(len(ids), span.tag != OBSERVATION and index not in route.decisions)
+                for index, (span, ids) in enumerate(zip(route.chain, pieces, strict=True))
+            ]
+        )
+        token_ids = np.concatenate([prompt, *pieces]).astype(np.int32)
+        return float(np.exp((await logprobs(token_ids))[counted[1:]].sum()))
+
+    found = await asyncio.gather(*(probability(task) for task in tasks))
+    families: dict[str, list[float]] = defaultdict(list)
+    for task, value in zip(tasks, found, strict=True):
+        families[task.family].append(value)
+    return {name: fmean(values) for name, values in families.items()}

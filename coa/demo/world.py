@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, product
 
+from coa.bounds import Share
 from coa.demo import words
 from coa.demo.questions import BIRTHPLACE, CURRENT, FAMILIES, KINDS, MHQA, MULTI, PROFILE_OF, SUMS, WEB
 from coa.seeds import derive, fraction
@@ -32,9 +33,9 @@ class WorldConfig:
     """Number of towns in which they are born."""
     companies: int = 384
     """Number of companies, each with a chief, an owner, a sponsor and a captain."""
-    stale: float = 0.65
+    stale: Share = 0.65
     """Share of the facts about companies for which a search snippet names a former holder of the position."""
-    held_out: float = 0.2
+    held_out: Share = 0.2
     """Share of people, companies and sums that occur only in evaluation tasks."""
     families: tuple[str, ...] = FAMILIES
     """Families of tasks: calc (arithmetic), mhqa (multi-hop questions) and web."""
@@ -51,9 +52,6 @@ class WorldConfig:
         fitting = {MULTI, *(PROFILE_OF[family] for family in self.families)}
         if self.profile is not None and (self.profile not in fitting or (len(fitting) > 2 and self.profile != MULTI)):
             raise ValueError(f"profile: {self.profile!r} does not fit {', '.join(self.families)}")
-        for name in ("stale", "held_out"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}: {getattr(self, name)} is not a share")
 
 
 _NAME_WORDS = (

@@ -12,11 +12,13 @@ although each asks something else; hence their names and numbers, the only parts
 """
 
 from dataclasses import dataclass
+from math import ceil, log
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coa.agent.grammar import Chain
-from coa.distill.bloom import Bloom, Size
+from coa.bounds import AtLeast1, ProperShare, Share
 from coa.distill.words import (
     Hashes,
     folded,
@@ -45,28 +47,22 @@ SHINGLE = 3
 ANSWER_WORDS = 20
 """Maximum words of an answer that is compared; a longer one (a program, hidden tests) does not identify a question."""
 
+_ONE, _HALF = np.uint64(1), np.uint64(32)
+
 
 @dataclass(frozen=True)
 class DuplicateConfig:
     """Which runs count as duplicates of others."""
 
-    threshold: float | None = 0.9
+    threshold: Share | None = 0.9
     """Similarity (Jaccard, over word shingles) from which two questions count as the same; None or 0 disables the
     comparison of questions."""
     solutions_per_task: int = 0
     """Maximum number of different chains that are kept per task; 0 sets no limit. Equal chains are always dropped."""
-    documents: int = 200_000
+    documents: AtLeast1 = 200_000
     """Maximum number of runs that can be kept. It determines the memory, about 30 bytes per run."""
-    error_rate: float = 1e-4
+    error_rate: ProperShare = 1e-4
     """Maximum share of runs that are dropped as duplicates by mistake."""
-
-    def __post_init__(self) -> None:
-        if self.threshold is not None and not 0 <= self.threshold <= 1:
-            raise ValueError(f"duplicates.threshold: {self.threshold} is no similarity")
-        if not 0 < self.error_rate < 1:
-            raise ValueError(f"duplicates.error_rate: {self.error_rate} is no rate between 0 and 1")
-        if self.documents < 1 or self.solutions_per_task < 0:
-            raise ValueError("duplicates: documents is at least 1, solutions_per_task at least 0")
 
 
 class Duplicates:
@@ -78,8 +74,8 @@ class Duplicates:
         self._bands, self._rows = bands_and_rows(config.threshold, HASHES) if config.threshold else (0, 0)
         # A run is looked up in each band, and by its task, its chain and its question; the error rates add up.
         rate = config.error_rate / (self._bands + 3)
-        self._keys = Bloom(1, Size.of(3 * config.documents, rate))
-        self._near = Bloom(self._bands, Size.of(config.documents, rate))
+        self._keys = Bloom(1, BloomSize.of(3 * config.documents, rate))
+        self._near = Bloom(self._bands, BloomSize.of(config.documents, rate))
         self._factors, self._terms = _permutations(self._bands * self._rows)
 
     @property
@@ -195,3 +191,51 @@ def short(answer: str) -> str:
     """The answer as it is compared: normalised; "" for one of more than ANSWER_WORDS."""
     normal = normalise(answer)
     return normal if len(normal.split()) <= ANSWER_WORDS else ""
+
+
+@dataclass(frozen=True, slots=True)
+class BloomSize:
+    """The size of a Bloom filter, a set of numbers in a fixed amount of memory without false negatives, for a number
+    of items and a rate of false positives (Bloom, 1970)."""
+
+    bits: int
+    probes: int
+    """Bits that are set for one number."""
+
+    @classmethod
+    def of(cls, items: int, error_rate: float) -> "BloomSize":
+        bits = ceil(items * -log(error_rate) / log(2) ** 2)
+        return cls(8 * ceil(bits / 8), max(1, round(-log(error_rate) / log(2))))
+
+
+class Bloom:
+    """Several filters of one size: `keys[i]` is looked up in filter i and added to it. Keys are hashes. A single filter
+    takes any number of keys at once."""
+
+    def __init__(self, filters: int, size: BloomSize) -> None:
+        self._bits = np.uint64(size.bits)
+        # Filled, not only reserved, so that a lack of memory shows at the start.
+        self._bytes = np.full(filters * size.bits // 8, 0, np.uint8)
+        self._begin = (np.arange(filters, dtype=np.uint64) * np.uint64(size.bits))[:, None]
+        self._probe = np.arange(size.probes, dtype=np.uint64)
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes.nbytes
+
+    def holds(self, keys: Hashes) -> NDArray[np.bool_]:
+        """bool [keys]: whether each key is in its filter; may be a false positive."""
+        at = self._positions(keys)
+        bits = self._bytes[at >> np.uint64(3)] >> (at & np.uint64(7)).astype(np.uint8) & np.uint8(1)
+        return np.bitwise_and.reduce(bits, axis=1) == 1
+
+    def add(self, keys: Hashes) -> None:
+        at = self._positions(keys).ravel()
+        bits = np.left_shift(np.uint8(1), (at & np.uint64(7)).astype(np.uint8))
+        np.bitwise_or.at(self._bytes, at >> np.uint64(3), bits)
+
+    def _positions(self, keys: Hashes) -> Hashes:
+        """The positions of the keys' bits, [keys, probes], all derived from two hashes (Kirsch and Mitzenmacher,
+        2006)."""
+        first, step = keys[:, None], (keys >> _HALF | keys << _HALF | _ONE)[:, None]
+        return self._begin + (first + self._probe * step) % self._bits

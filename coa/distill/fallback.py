@@ -12,6 +12,7 @@ from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
 from coa.agent.profiles import profile as find_profile
 from coa.agent.records import GroupRecord
+from coa.bounds import Above0
 from coa.distill.filters import Kept
 from coa.learning.samples import to_imitate
 from coa.types import Sample
@@ -24,15 +25,11 @@ class FallbackConfig:
 
     attempts: int = 0
     """Number of team runs for a task that the policy failed in every episode of a group; 0 for no fallback."""
-    weight: float = 1.0
+    weight: Above0 = 1.0
     """Weight in the loss of a token that is imitated from the team."""
-    share: float = 0.25
+    share: Above0 = 0.25
     """Maximum number of imitated samples in a batch, as a share of a full batch's episodes. While that many samples
     wait, the team gets no further task."""
-
-    def __post_init__(self) -> None:
-        if self.attempts < 0 or self.weight <= 0 or self.share <= 0:
-            raise ValueError("rl.teacher_fallback: attempts must be at least 0, weight and share more than 0")
 
 
 def failed_altogether(group: GroupRecord) -> bool:

@@ -25,14 +25,11 @@ from coa.distill.stages import (
     FilterConfig,
     copies_of,
     detail_of,
-    interactions,
     lack_of_complexity,
     lack_of_quality,
     lack_of_reflection,
 )
 from coa.teams.transcript import Graded, Transcript
-
-__all__ = ["Filter", "FilterConfig", "FilterReport", "Kept", "compared_answer", "filter_runs", "interactions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,16 @@ from dataclasses import dataclass, replace
 
 from coa.agent.grammar import OBSERVATION, render
 from coa.agent.profiles import profile as find_profile
+from coa.bounds import AtLeast1
 from coa.distill.ask import Ask, cut, messages_of, without_thoughts
 from coa.distill.convert import to_chain
 from coa.errors import JudgeDown
 from coa.json_object import JsonView
 from coa.teams.transcript import Graded, Transcript
 from coa.tools.chat import Message
+
+OBSERVATION_CHARS = 500
+"""Maximum characters of each observation, from its beginning, that are sent to the judge."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +31,8 @@ class ObedienceConfig:
     schema: bool = True
     """Whether requests contain the JSON schema of a verdict (`response_format`); set it to false for an endpoint that
     does not support it."""
-    asks: int = 3
+    asks: AtLeast1 = 3
     """Maximum number of times that the judge is asked for a verdict on a run."""
-    observation_chars: int = 500
-    """Maximum characters of each observation, from its beginning, that are sent to the judge."""
-
-    def __post_init__(self) -> None:
-        if self.asks < 1:
-            raise ValueError(f"asks: {self.asks} is below 1")
 
 
 INSTRUCTIONS = """\
@@ -81,7 +79,7 @@ async def judge_obedience(run: Graded, ask: Ask, config: ObedienceConfig) -> Gra
 
 async def objection_to(transcript: Transcript, ask: Ask, config: ObedienceConfig) -> str:
     """The judge's objection to the run; "" for none."""
-    messages = shown_to_judge(transcript, config)
+    messages = shown_to_judge(transcript)
     reply = ""
     for _ in range(config.asks):
         reply = await ask(messages)
@@ -92,10 +90,10 @@ async def objection_to(transcript: Transcript, ask: Ask, config: ObedienceConfig
     raise JudgeDown(f"{config.asks} replies without a verdict; the last begins {reply[:80]!r}")
 
 
-def shown_to_judge(transcript: Transcript, config: ObedienceConfig) -> list[Message]:
+def shown_to_judge(transcript: Transcript) -> list[Message]:
     task = transcript.task
     chain = (
-        replace(span, text=cut(span.text, config.observation_chars)) if span.tag == OBSERVATION else span
+        replace(span, text=cut(span.text, OBSERVATION_CHARS)) if span.tag == OBSERVATION else span
         for span in to_chain(transcript)
     )
     parts = {"instructions": find_profile(task.profile).instructions(), "question": task.question, "run": render(chain)}

@@ -27,6 +27,11 @@ TOO_LONG = "original kept: too long"
 TAGS_INSIDE = "original kept: tags inside"
 OTHER_SCORE = "original kept: another score"
 
+MAX_CHARS = 800
+"""Maximum characters of a rewritten text."""
+CONTEXT_CHARS = 4000
+"""Maximum characters, from its beginning, of the observation or answer that a step is about, as sent to the
+rewriter."""
 CANDIDATE = "suggested_answer"
 _REASON = "double_check"
 
@@ -35,11 +40,6 @@ _REASON = "double_check"
 class RewriteConfig:
     model: str = ""
     """Name, under `models`, of the model that rewrites reflections and double checks; "" for no rewriting."""
-    chars: int = 800
-    """Maximum characters of a rewritten text."""
-    context_chars: int = 4000
-    """Maximum characters, from its beginning, of the observation or answer that a step is about, as sent to the
-    rewriter."""
 
 
 INSTRUCTIONS = """\
@@ -55,45 +55,45 @@ SCORE = """ The step gives a score from 1 (wrong) to 4 (right): begin with the s
 answer deserves just that."""
 
 
-async def rewrite(kept: Iterable[Kept], ask: Ask, config: RewriteConfig) -> tuple[list[Kept], Counter[str]]:
+async def rewrite(kept: Iterable[Kept], ask: Ask) -> tuple[list[Kept], Counter[str]]:
     """The runs in order with their new texts, and the numbers of texts by outcome.
 
     Propagates an InfrastructureError of `ask`: originals are not kept because a model is down.
     """
-    results = await asyncio.gather(*(_rewrite(one, ask, config) for one in kept))
+    results = await asyncio.gather(*(_rewrite(one, ask) for one in kept))
     return [one for one, _ in results], sum((counts for _, counts in results), Counter())
 
 
-async def _rewrite(kept: Kept, ask: Ask, config: RewriteConfig) -> tuple[Kept, Counter[str]]:
+async def _rewrite(kept: Kept, ask: Ask) -> tuple[Kept, Counter[str]]:
     at = [index for index, span in enumerate(kept.chain) if span.tag in REWRITTEN]
-    results = await asyncio.gather(*(_rewrite_span(kept, index, ask, config) for index in at))
+    results = await asyncio.gather(*(_rewrite_span(kept, index, ask) for index in at))
     chain = list(kept.chain)
     for index, (span, _) in zip(at, results, strict=True):
         chain[index] = span
     return replace(kept, chain=tuple(chain)), Counter(outcome for _, outcome in results)
 
 
-async def _rewrite_span(kept: Kept, index: int, ask: Ask, config: RewriteConfig) -> tuple[Span, str]:
+async def _rewrite_span(kept: Kept, index: int, ask: Ask) -> tuple[Span, str]:
     """Asks the model and applies `rewritten`; keeps the original if the reply is empty, cut off or refused."""
     span = kept.chain[index]
     try:
-        reply = await ask(shown_to_writer(kept.transcript.task.question, kept.chain, index, config))
+        reply = await ask(shown_to_writer(kept.transcript.task.question, kept.chain, index))
     except EmptyCompletion:
         return span, EMPTY
     except ReplyCutOff:
         return span, CUT_OFF
     except RequestRefused:
         return span, REFUSED
-    return rewritten(span, reply, config)
+    return rewritten(span, reply)
 
 
-def rewritten(span: Span, reply: str, config: RewriteConfig) -> tuple[Span, str]:
+def rewritten(span: Span, reply: str) -> tuple[Span, str]:
     """Returns (the span with the reply as its text, DONE), or (the unchanged span, the reason)."""
     text = without_thoughts(reply)
     reason = text.removeprefix(str(score_of(text) or "")) if span.tag == _REASON else text
     if not reason.strip():
         return span, EMPTY
-    if len(text) > config.chars:
+    if len(text) > MAX_CHARS:
         return span, TOO_LONG
     if escape(text) != text:
         return span, TAGS_INSIDE
@@ -102,7 +102,7 @@ def rewritten(span: Span, reply: str, config: RewriteConfig) -> tuple[Span, str]
     return Span(span.tag, text), DONE
 
 
-def shown_to_writer(question: str, chain: Chain, index: int, config: RewriteConfig) -> list[Message]:
+def shown_to_writer(question: str, chain: Chain, index: int) -> list[Message]:
     """The messages for the span at `index`, with the last observation or candidate before it."""
     span = chain[index]
     about = CANDIDATE if span.tag == _REASON else OBSERVATION
@@ -110,7 +110,7 @@ def shown_to_writer(question: str, chain: Chain, index: int, config: RewriteConf
     score = SCORE.format(score=score_of(span.text)) if span.tag == _REASON else ""
     parts = {
         "question": question,
-        "candidate" if about == CANDIDATE else about: cut(concerned, config.context_chars),
+        "candidate" if about == CANDIDATE else about: cut(concerned, CONTEXT_CHARS),
         "step": span.text,
     }
-    return messages_of(INSTRUCTIONS.format(chars=config.chars, score=score), parts)
+    return messages_of(INSTRUCTIONS.format(chars=MAX_CHARS, score=score), parts)

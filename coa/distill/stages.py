@@ -6,9 +6,13 @@ No rule depends on other runs: if a share of the runs is kept, it is drawn by ha
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import Ge
 
 from coa.agent.grammar import ANSWER, TAGS, Chain, Form, Kind, Span
 from coa.agent.profiles import profile as find_profile
+from coa.bounds import AnyInt, AtLeast1, Share
 from coa.distill.duplicates import DuplicateConfig
 from coa.seeds import fraction
 from coa.teams.roles import TEAM
@@ -30,30 +34,22 @@ SHOWN = 80
 class FilterConfig:
     """Settings of the filter. Defaults are the paper's, except for the sampling ratios, which it does not give."""
 
-    contamination_words: int = 13
+    contamination_words: AtLeast1 = 13
     """A task is dropped if it shares this many consecutive words with an evaluation question."""
     min_interactions: int = 5
     """Minimum steps of agents and tools in a run, not counting decisions about which role is next."""
     right_answers_only: bool = True
     """Whether runs whose answer is wrong or ungraded are dropped."""
-    keep_without_reflection: float = 0.5
+    keep_without_reflection: Share = 0.5
     """Share of the runs without a reflection that are kept, under profiles not in `reflection_required`."""
     reflection_required: tuple[str, ...] = ("code", "math")
     """Profiles for which all runs without a reflection are dropped."""
     duplicates: DuplicateConfig = field(default_factory=DuplicateConfig)
     """Which runs count as duplicates of others."""
-    correction_copies: float = 2.0
-    """Average number of copies of a run whose first double check scored low and whose answer is right; at least 1."""
-    seed: int = 0
+    correction_copies: Annotated[float, Ge(1)] = 2.0
+    """Average number of copies of a run whose first double check scored low and whose answer is right."""
+    seed: AnyInt = 0
     """Seed of the random choices of the filters."""
-
-    def __post_init__(self) -> None:
-        if self.contamination_words < 1:
-            raise ValueError(f"contamination_words: {self.contamination_words} is below 1")
-        if not 0 <= self.keep_without_reflection <= 1:
-            raise ValueError(f"keep_without_reflection: {self.keep_without_reflection} is not a share")
-        if self.correction_copies < 1:
-            raise ValueError(f"correction_copies: {self.correction_copies} is below 1")
 
 
 # Complexity.

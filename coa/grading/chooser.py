@@ -8,12 +8,11 @@ import json
 from collections.abc import Sequence
 
 from coa.agent.best_of import Candidate, Choice
-from coa.grading.judge import Decider, Form, JudgeConfig, escape, schema_of
+from coa.grading.judge import SHOWN_CHARS, Decider, Form, JudgeConfig, escape, schema_of
 from coa.http.client import HttpConfig
 from coa.json_object import JsonView
-from coa.tools.base import ToolCall, UseTool
+from coa.tools.base import ToolCall, UseTool, ask_hidden
 from coa.tools.chat import Message
-from coa.tools.hidden import ask
 
 CHOOSER = "chooser"
 """Name of the tool."""
@@ -41,7 +40,7 @@ class Chooser(Decider):
     async def __call__(self, call: ToolCall) -> str:
         """The choice as JSON; raises JudgeDown if none comes, and ToolDown if the endpoint does not answer."""
         asked: JsonView = json.loads(call.argument)
-        messages = messages_of(**asked, attempt_chars=self._config.prediction_chars)
+        messages = messages_of(**asked)
         index, rationale, tokens = await self.decide(messages, form_of(len(asked["attempts"])))
         return json.dumps({"choice": index, "rationale": rationale, "tokens": tokens})
 
@@ -56,15 +55,13 @@ async def choose(question: str, candidates: Sequence[Candidate], texts: Sequence
     shown = sorted(firsts.values())
     if len(shown) < 2:
         return Choice(shown[0] if shown else 0)
-    found = await ask(use_tool, CHOOSER, {"question": question, "attempts": [texts[index] for index in shown]})
+    found = await ask_hidden(use_tool, CHOOSER, {"question": question, "attempts": [texts[index] for index in shown]})
     return Choice(shown[found["choice"]], found["tokens"])
 
 
-def messages_of(question: str, attempts: Sequence[str], *, attempt_chars: int) -> list[Message]:
-    """attempt_chars: maximum characters of an attempt that are shown, from its end."""
-
+def messages_of(question: str, attempts: Sequence[str]) -> list[Message]:
     def tail(text: str) -> str:
-        return text if len(text) <= attempt_chars else f"[cut] {text[-attempt_chars:]}"
+        return text if len(text) <= SHOWN_CHARS else f"[cut] {text[-SHOWN_CHARS:]}"
 
     parts = [f"<question>\n{escape(question)}\n</question>"]
     for number, attempt in enumerate(attempts, 1):

@@ -14,21 +14,23 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
+from coa.bounds import AtLeast1
 from coa.errors import JudgeDown, UserError
 from coa.http.addresses import is_web_address, redact
 from coa.http.client import HttpConfig
 from coa.http.keys import bearer
 from coa.json_object import Json, JsonView
 from coa.llm.completions import Completion, Rejected
-from coa.tools.base import ToolCall, UseTool
+from coa.tools.base import ToolCall, UseTool, ask_hidden, canonical_json
 from coa.tools.chat import Chat, Message
-from coa.tools.hidden import ask, canonical
 from coa.types import Task
 
 _log = logging.getLogger(__name__)
 
 JUDGE = "judge"
 """Name of the tool, and of the grader."""
+SHOWN_CHARS = 4000
+"""Maximum characters that the judge gets of an answer, from its beginning, and of an attempt, from its end."""
 SHOWS = 200
 """Maximum characters of a server's message or of a reply that an error shows."""
 
@@ -60,10 +62,8 @@ class JudgeConfig:
     schema: bool = True
     """Whether requests have the JSON schema of a verdict (`response_format`). If the endpoint rejects it, later
     requests omit it."""
-    asks: int = 3
+    asks: AtLeast1 = 3
     """Maximum number of times that the judge is asked for a verdict."""
-    prediction_chars: int = 4000
-    """Maximum characters of an answer, from its beginning, that the judge gets."""
     extra: Json = field(default_factory=dict)
     """Further fields of each request, as `extra` of a teacher's endpoint: null leaves a field out."""
     timeout_s: float = 20.0
@@ -116,7 +116,7 @@ async def grade_judged(answer: str, task: Task, use_tool: UseTool) -> float:
     if not answer.strip():
         return 0.0
     question = {"question": task.question, "accepted": list(task.answers), "prediction": answer.strip()}
-    return float((await ask(use_tool, JUDGE, question))["correct"])
+    return float((await ask_hidden(use_tool, JUDGE, question))["correct"])
 
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ class Decider:
         self.fingerprint = f"{config} {hashlib.sha256(instructions.encode()).hexdigest()}"
 
     def key(self, call: ToolCall) -> str:
-        return canonical(json.loads(call.argument))
+        return canonical_json(json.loads(call.argument))
 
     async def decide(self, messages: Sequence[Message], form: Form[T]) -> tuple[T, str, int]:
         """The decision, its rationale, and the tokens of all requests; raises JudgeDown if there is no decision, and
@@ -199,7 +199,7 @@ class Judge(Decider):
         """The verdict as JSON; raises JudgeDown if none comes, and ToolDown if the endpoint does not answer."""
         config = self._config
         asked = json.loads(call.argument)
-        messages = messages_of(**asked, prediction_chars=config.prediction_chars, prompt=config.prompt)
+        messages = messages_of(**asked, prompt=config.prompt)
         correct, rationale, _ = await self.decide(messages, Form(verdict, SCHEMA, AGAIN))
         return json.dumps({"correct": correct, "rationale": rationale})
 
@@ -230,11 +230,10 @@ def messages_of(
     accepted: Sequence[str],
     prediction: str,
     *,
-    prediction_chars: int,
     prompt: Prompt = Prompt.ours,
 ) -> list[Message]:
-    if len(prediction) > prediction_chars:
-        prediction = f"{prediction[:prediction_chars]} [cut]"
+    if len(prediction) > SHOWN_CHARS:
+        prediction = f"{prediction[:SHOWN_CHARS]} [cut]"
     if prompt is Prompt.paper:
         shown = {"question": question, "accepted": " or ".join(accepted), "prediction": prediction}
         asked = OF_THE_PAPER.format_map({name: escape(text) for name, text in shown.items()})

@@ -15,18 +15,17 @@ import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from functools import cache
 from importlib import import_module
 
 from coa.errors import ToolDown, UserError
-from coa.grading.cases import Call, Feed, Tests, read_case, read_tests, write_case
-from coa.grading.compare import same_output, same_value
-from coa.grading.digits import any_digits, read_json
-from coa.tools.base import ToolCall, UseTool
+from coa.grading.cases import Call, Feed, Tests, any_digits, read_case, read_json, read_tests, write_case
+from coa.tools.base import ToolCall, UseTool, ask_hidden
 from coa.tools.fences import program_of
-from coa.tools.hidden import ask
-from coa.tools.sandbox.run import FLOOD_BYTES, MIB, Ended, RunLimits
+from coa.tools.sandbox.cgroup import MIB
+from coa.tools.sandbox.run import FLOOD_BYTES, Ended, RunLimits
 from coa.tools.sandbox.sandbox import Sandbox
 from coa.types import Task
 
@@ -34,6 +33,11 @@ TESTS = "tests"
 """Name of the grader; a task's one answer is the JSON text of its tests (`coa.grading.cases`)."""
 RUN_TEST = "run_test"
 """Name of the grader's tool; no profile has it, so no policy can call it."""
+
+TOLERANCE = 1e-6
+"""Tolerance of numbers with a fraction, as in programming contests: absolute below 1, relative above."""
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?")
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ async def try_out(program: str, tests: Tests, use_tool: UseTool) -> Verdict:
             "time_limit_s": tests.time_limit_s,
             "exact": tests.exact,
         }
-        result = await ask(use_tool, RUN_TEST, question)
+        result = await ask_hidden(use_tool, RUN_TEST, question)
         if result["why"] is not None:
             return Verdict(index, Why(result["why"]), result["detail"])
     return Verdict()
@@ -252,3 +256,67 @@ def _short(value: object, limit: int = 200) -> str:
     with any_digits():
         text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def same_output(output: str, wanted: str, *, exact: bool = False) -> bool:
+    """Whether two outputs are the same line by line and word by word; numbers are compared as numbers.
+
+    exact: as in LiveCodeBench: lines are the same text, or the same numbers, without a tolerance.
+    """
+    texts = [text.strip().split("\n") if exact else text.strip().splitlines() for text in (output, wanted)]
+    same = _same_numbers if exact else _same_words
+    return len(texts[0]) == len(texts[1]) and all(
+        ours.strip() == theirs.strip() or same(ours.split(), theirs.split())
+        for ours, theirs in zip(*texts, strict=True)
+    )
+
+
+def _same_numbers(output: list[str], wanted: list[str]) -> bool:
+    numbers = [list(map(_printed_number, words)) for words in (output, wanted)]
+    return None not in numbers[0] and numbers[0] == numbers[1]
+
+
+def _same_words(output: list[str], wanted: list[str]) -> bool:
+    return len(output) == len(wanted) and all(map(_same_word, output, wanted))
+
+
+def _same_word(output: str, wanted: str) -> bool:
+    ours, theirs = _printed_number(output), _printed_number(wanted)
+    if output == wanted or ours is None or theirs is None:
+        return output == wanted
+    # A whole number is exact, however it is written.
+    return ours == theirs or (re.search("[.eE]", wanted) is not None and _close(ours, theirs))
+
+
+def _printed_number(word: str) -> Decimal | None:
+    """The number that a word is, as programs print numbers. What Python alone reads as one is none: `1_0`, digits of
+    other scripts, `nan`."""
+    try:
+        return Decimal(word) if _NUMBER.fullmatch(word) else None
+    except InvalidOperation:  # an exponent of many digits
+        return None
+
+
+def same_value(output: object, wanted: object, *, exact: bool = False) -> bool:
+    """Whether two JSON values are the same, numbers with a fraction within the tolerance; exact: without one."""
+    if exact:
+        return output == wanted
+    match output, wanted:
+        case [list(), list()]:
+            return len(output) == len(wanted) and all(map(same_value, output, wanted))
+        case [dict(), dict()]:
+            return output.keys() == wanted.keys() and all(same_value(output[key], wanted[key]) for key in wanted)
+        case [int() | float() | Decimal(), float()]:  # a whole number is exact
+            if math.isnan(wanted):
+                return isinstance(output, float) and math.isnan(output)
+            return output == wanted or (not isinstance(output, bool) and _close(output, wanted))
+    return output == wanted
+
+
+def _close(output: float | Decimal, wanted: float | Decimal) -> bool:
+    """Whether two numbers that differ are within the tolerance; never if one is beyond what a float holds."""
+    try:
+        ours, theirs = float(output), float(wanted)
+    except OverflowError:
+        return False
+    return math.isfinite(ours) and math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

@@ -5,7 +5,8 @@
     overlong    0 up to 7/8 of the response budget, then linear to -1 at the budget (DAPO, arXiv 2503.14476)
     exact, f1, math, tests, judge, ...    the answer's grade by that grader (`coa.grading.graders`), not the task's
 
-The default is the published reward (arXiv 2508.13167, section 3.3). Only terms that the formula names are computed.
+The default is the published reward (arXiv 2508.13167, section 3.3). Only terms that the formula names are computed. A
+formula has only sums, differences, products, signs, numbers and parentheses, so that a recipe can't run code.
 
 A term of your own is one file, loaded as `coa.extensions` says; then `grade * form - 0.1 * calls` is a formula:
 
@@ -17,15 +18,21 @@ A term of your own is one file, loaded as `coa.extensions` says; then `grade * f
     register("calls", calls)
 """
 
-from collections.abc import Awaitable
+import ast
+from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Protocol
 
-from coa.grading.formula import Formula, parse
 from coa.grading.graders import GRADERS, RIGHT, grade_by, number
 from coa.registry import Registry
 from coa.tools.base import UseTool
 from coa.types import Scored, Status, Task, Trajectory
+
+LARGEST = 1e9
+"""Maximum absolute value of a number in a formula."""
+
+_OPERATORS = {ast.Add: float.__add__, ast.Sub: float.__sub__, ast.Mult: float.__mul__}
 
 
 @dataclass(frozen=True)
@@ -105,9 +112,66 @@ def register(name: str, term: Term) -> None:
     TERMS.register(name, term)
 
 
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A formula that has been read."""
+
+    text: str
+    tree: ast.expr
+    terms: tuple[str, ...]
+    """The names in the formula, each once, in alphabetical order."""
+
+    def value(self, values: Mapping[str, float]) -> float:
+        """The value for these values of `terms`: parse_formula("a * b + 1", "ab").value({"a": 2, "b": 3}) == 7."""
+        return _evaluate(self.tree, values)
+
+
+def parse_formula(text: str, known: Collection[str]) -> Formula:
+    """Reads a formula; raises ValueError, in one line, for an invalid formula or an unknown term."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        why = error.msg if isinstance(error, SyntaxError) else error
+        raise ValueError(f"{text!r} is not a formula: {why}") from error
+    for node in ast.walk(tree):
+        _check_node(node, text)
+    terms = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for term in sorted(terms - set(known)):
+        nearest = get_close_matches(term, known, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"{text!r}: unknown term {term}; the nearest known term is {nearest}, all are {', '.join(sorted(known))}"
+        )
+    return Formula(text, tree, tuple(sorted(terms)))
+
+
+def _check_node(node: ast.AST, text: str) -> None:
+    """Raises ValueError for a node that is not arithmetic."""
+    match node:
+        case ast.BinOp(op=ast.Add() | ast.Sub() | ast.Mult()) | ast.UnaryOp(op=ast.USub() | ast.UAdd()) | ast.Name():
+            pass
+        case ast.Constant(int() | float() as number) if not isinstance(number, bool) and abs(number) <= LARGEST:
+            pass
+        case ast.expr():
+            what = ast.unparse(node)
+            raise ValueError(f"{text!r}: {what} is not allowed; a formula has terms, numbers, +, -, * and brackets")
+
+
+def _evaluate(node: ast.expr, values: Mapping[str, float]) -> float:
+    match node:
+        case ast.BinOp(left, op, right):
+            return _OPERATORS[type(op)](_evaluate(left, values), _evaluate(right, values))
+        case ast.UnaryOp(op, operand):
+            return -_evaluate(operand, values) if isinstance(op, ast.USub) else _evaluate(operand, values)
+        case ast.Name(name):
+            return float(values[name])
+        case ast.Constant(number) if isinstance(number, int | float):
+            return float(number)
+    raise AssertionError(node)
+
+
 def formula_of(config: RewardConfig) -> Formula:
     """Reads the formula; raises ValueError for an invalid formula or an unknown term."""
-    return parse(config.formula, [GRADE, *TERMS, *GRADERS])
+    return parse_formula(config.formula, [GRADE, *TERMS, *GRADERS])
 
 
 def graders_of(config: RewardConfig) -> set[str]:

@@ -29,7 +29,6 @@ from yarl import URL
 
 from coa.errors import ToolDown
 from coa.http.addresses import NotPublic, redact
-from coa.http.network import has_route, resolves
 from coa.http.proxies import proxy_of
 from coa.http.text import decode, quoted
 from coa.http.unpacking import ACCEPTED, BadPacking, Unpacker
@@ -47,6 +46,11 @@ NO_RESOLVER = "no resolver"
 CUT = "the answer broke off"
 _SECONDS = re.compile(r"[0-9]++(?:\.[0-9]*+)?|\.[0-9]++")
 HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; chain-of-agents)", "Accept-Encoding": ACCEPTED}
+
+FAR_ADDRESS = ("192.0.2.1", 9)
+"""An address reserved for documentation; nothing is sent to it."""
+KNOWN_NAME = "example.com"
+"""A name reserved by IANA: a working resolver resolves it, or answers at once that it does not exist."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,8 @@ class Http:
         try:
             return await self._request("GET", url, None, None)
         except NoReply as error:
+            # Errors alone are ambiguous: the network is also unreachable for an IPv6 address if only IPv4 is set up,
+            # and a resolver also answers "try again later" for a domain whose own servers are broken.
             here = ""
             if error.reason == NO_ROUTE and not has_route():
                 here = "no route leads out"
@@ -309,3 +315,22 @@ def _reason(error: aiohttp.ClientError) -> NoReply:
         case aiohttp.ClientPayloadError():
             return NoReply("cut", CUT, again=True)
     return NoReply("not http", "the answer is not HTTP")
+
+
+def has_route() -> bool:
+    """Whether this machine has a route to the internet (IPv4)."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(FAR_ADDRESS)  # of a datagram socket, which only looks up the route
+        except OSError:
+            return False
+    return True
+
+
+async def resolves() -> bool:
+    """Whether names can be resolved on this machine."""
+    try:
+        await asyncio.get_running_loop().getaddrinfo(KNOWN_NAME, None)
+    except socket.gaierror as error:
+        return error.errno != socket.EAI_AGAIN
+    return True

@@ -10,7 +10,9 @@ staleness of the behavior policy (decoupled PPO, arXiv 2505.24298):
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from annotated_types import Ge, Gt, Lt
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,27 +64,20 @@ class LossConfig:
     ratios over a sequence (sequences), or none; gspo takes a sequence's geometric mean with either. With
     proximal=interpolated, weights of tokens that are at most one version old are 1, and with proximal=sampler all are:
     against differences of engine and learner, take recomputed or `reject`."""
-    correction_cap: float = 2.0
+    correction_cap: Annotated[float, Ge(1)] = 2.0
     """Maximum importance weight."""
     reject: Level = Level.none
     """Which tokens get weight 0: tokens whose ratio of the learner's policy before the batch to the behavior policy is
     outside of `reject_below` to `reject_above` (tokens, as in IcePop), all tokens of a sequence whose geometric mean of
     these ratios is outside (sequences), or none. Rejected tokens still count in the denominator."""
-    reject_below: float = 0.5
+    reject_below: Annotated[float, Ge(0), Lt(1)] = 0.5
     """Minimum ratio that is not rejected."""
-    reject_above: float = 2.0
+    reject_above: Annotated[float, Gt(1)] = 2.0
     """Maximum ratio that is not rejected."""
 
     def __post_init__(self) -> None:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_high:
-            raise ValueError(f"loss.dual_clip is {self.dual_clip:g}, expected more than 1 + clip_high")
-        if self.correction_cap < 1:
-            raise ValueError(
-                f"loss.correction_cap is {self.correction_cap:g}, expected at least 1 (or correction=none)"
-            )
-        if not 0 <= self.reject_below < 1 < self.reject_above:
-            bounds = f"{self.reject_below:g} and {self.reject_above:g}"
-            raise ValueError(f"loss.reject_below and loss.reject_above are {bounds}, expected a range around 1")
+            raise ValueError(f"dual_clip is {self.dual_clip:g}, expected more than 1 + clip_high")
 
 
 class Surrogate(NamedTuple):

@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from coa.bounds import AtLeast1
 from coa.types import ENVIRONMENT, Floats, Sample, Tokens
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -30,10 +31,10 @@ and values."""
 class PackingConfig:
     """How samples are packed into rows of a micro-batch."""
 
-    row_tokens: int = 8192
+    row_tokens: AtLeast1 = 8192
     """Tokens per row. Several short samples share a row, and a longer sample gets a row of its own. A smaller value
     needs less memory."""
-    rows: int = 1
+    rows: AtLeast1 = 1
     """Rows per micro-batch."""
     share_prefixes: bool = True
     """Whether tokens with which samples begin alike are computed once. Gradients are the same. Samples are computed

@@ -18,6 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from coa.bounds import Above0, ProperShare
 from coa.scaling import Pace, banded
 
 STEPS = 2
@@ -32,29 +33,24 @@ ALWAYS = 0.99
 class EngineScaling:
     """When rollout engines are added and removed, if `placement` gives a range."""
 
-    wait_share: float = 0.1
+    wait_share: ProperShare = 0.1
     """Minimum share of its time that the learner waits for batches before engines are added."""
-    full: float = 0.9
+    full: ProperShare = 0.9
     """Engines count as full if this share of their places for episodes, of their batches or of their KV caches is
     used."""
-    slack: float = 0.7
+    slack: ProperShare = 0.7
     """An engine is removed if the others would stay below this share of their places, batches and KV caches. A smaller
     value keeps engines longer."""
-    look_back_s: float = 60.0
+    look_back_s: Above0 = 60.0
     """Minimum seconds over which these shares are measured, besides two whole steps."""
-    cooldown_s: float = 300.0
+    cooldown_s: Above0 = 300.0
     """Minimum seconds between adding and removing engines, in either order."""
     handover_s: float = 30.0
     """Maximum seconds for which a removed engine may finish its episodes before other engines continue them."""
 
     def __post_init__(self) -> None:
-        shares = (self.wait_share, self.full, self.slack)
-        if not all(0 < share < 1 for share in shares):
-            raise ValueError("pool.scaling: wait_share, full and slack must be shares below 1")
         if self.slack >= self.full:
-            raise ValueError(f"pool.scaling.slack is {self.slack:g}, expected less than full, {self.full:g}")
-        if min(self.look_back_s, self.cooldown_s) <= 0 or self.handover_s < 0:
-            raise ValueError("pool.scaling: look_back_s and cooldown_s must be above 0, handover_s at least 0")
+            raise ValueError(f"slack is {self.slack:g}, expected less than full, {self.full:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

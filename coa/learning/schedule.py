@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 
+from coa.bounds import Share
+
 
 class Schedule(Enum):
     wsd = "wsd"
@@ -32,15 +34,15 @@ class OptimizerConfig:
     constant, linear and cosine are the usual schedules."""
     warmup_steps: int = 0
     """Number of steps in which the learning rate grows linearly from 0."""
-    warmup_ratio: float = 0.0
+    warmup_ratio: Share = 0.0
     """Warm-up steps as a share of all steps, rounded up; set only one of `warmup_steps` and `warmup_ratio`."""
-    flat_share: float = 1.0
+    flat_share: Share = 1.0
     """wsd: share of the steps before the learning rate falls, warm-up included; with 1 it never falls."""
-    min_share: float = 0.0
+    min_share: Share = 0.0
     """Final learning rate as a share of the maximum; it would be reached one step after the last."""
-    beta1: float = 0.9
+    beta1: Share = 0.9
     """AdamW's decay of the mean of gradients."""
-    beta2: float = 0.95
+    beta2: Share = 0.95
     """AdamW's decay of the mean of squared gradients."""
     weight_decay: float = 0.0
     """AdamW's weight decay of matrices; norms and other vectors have none."""
@@ -49,13 +51,9 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         if self.warmup_steps and self.warmup_ratio:
-            raise ValueError("optimizer.warmup_steps and optimizer.warmup_ratio are both set; set only one of them")
+            raise ValueError("warmup_steps and warmup_ratio are both set; set only one of them")
         if self.flat_share != 1.0 and self.schedule is not Schedule.wsd:
-            raise ValueError(f"optimizer.flat_share belongs to schedule wsd, not {self.schedule.value}")
-        shares = {"warmup_ratio": self.warmup_ratio, "flat_share": self.flat_share, "min_share": self.min_share}
-        for name, share in shares.items():
-            if not 0 <= share <= 1:
-                raise ValueError(f"optimizer.{name} is {share:g}, expected 0 to 1")
+            raise ValueError(f"flat_share belongs to schedule wsd, not {self.schedule.value}")
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig) -> float:

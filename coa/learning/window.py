@@ -23,6 +23,8 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from coa.bounds import AtLeast1
+
 RESERVE = 1
 """Batches that should lie ready beside the one that learners begin."""
 
@@ -33,7 +35,7 @@ class WindowConfig:
 
     max_staleness: int = 2
     """Maximum staleness of a trained token, in weight versions. 0 makes training synchronous."""
-    groups_per_batch: int = 64
+    groups_per_batch: AtLeast1 = 64
     """Groups per batch; a group is the episodes of one task."""
     max_refills: int = 2
     """How many uninformative groups may be replaced per batch, in batches: 2 allows twice `groups_per_batch`. If more
@@ -44,8 +46,8 @@ class WindowConfig:
     `max_staleness=0`: otherwise the groups of later batches are under way anyway."""
 
     def __post_init__(self) -> None:
-        if self.spares < 0 or (self.spares and self.max_staleness):
-            raise ValueError(f"spares is {self.spares}: expected 0, or more than 0 with max_staleness=0")
+        if self.spares and self.max_staleness:
+            raise ValueError(f"spares is {self.spares}, expected 0, or max_staleness=0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from types import MappingProxyType
 
 import aiohttp
 
+from coa.bounds import Above0, AtLeast1
 from coa.errors import (
     EmptyCompletion,
     EndpointDown,
@@ -81,11 +82,11 @@ class EndpointConfig:
     """Name of the model at this endpoint."""
     key_env: str | None = None
     """Environment variable that holds the API's key; None sends no key."""
-    timeout_s: float = 120.0
+    timeout_s: Above0 = 120.0
     """Maximum seconds for one attempt at a request."""
-    attempts: int = 6
+    attempts: AtLeast1 = 6
     """Maximum attempts at a request, including the first."""
-    timeouts: int = 2
+    timeouts: AtLeast1 = 2
     """Maximum attempts at a request that may time out."""
     pause_s: float = 0.5
     """Maximum seconds of the pause before the second attempt; it doubles for each further attempt. Each pause is drawn
@@ -106,21 +107,12 @@ class EndpointConfig:
     """Sampling temperature of replies; None leaves it to the endpoint."""
     top_p: float | None = None
     """Nucleus sampling of replies; None leaves it to the endpoint."""
-    max_tokens: int | None = 4096
+    max_tokens: AtLeast1 | None = 4096
     """Maximum tokens of a reply; None leaves the limit to the endpoint. If a reply is cut off before its first word,
     its run fails."""
     extra: Json = field(default_factory=dict)
     """Further fields of each request, in the endpoint's own names: `{reasoning_effort: low}`. They replace fields of
     the same name; null leaves a field out: `{max_tokens: null, max_completion_tokens: 4096}`."""
-
-    def __post_init__(self) -> None:
-        for name in ("timeout_s", "attempts", "timeouts"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"an endpoint's {name} is {getattr(self, name)!r}, expected more than 0")
-        pauses = ("pause_s", "max_pause_s", "max_retry_after_s")
-        for name in (*pauses, "concurrent", "requests_per_minute", "tokens_per_minute"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"an endpoint's {name} is {getattr(self, name)!r}, expected 0 or more")
 
     @property
     def http(self) -> HttpConfig:

@@ -1,9 +1,14 @@
-"""A run's page: one self-contained HTML file, a function of the report; missing values are shown as a dash."""
+"""A run's results: report.json, whose keys are a contract, and the page report.html.
 
+The page is one self-contained HTML file, a function of the report; missing values are shown as a dash.
+"""
+
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coa.agent.grammar import parse
@@ -13,6 +18,8 @@ from coa.reporting.curves import RED, RL, SFT, charts
 from coa.reporting.metrics import Record
 from coa.reporting.readable import DASH, duration, look_up, number, percent
 from coa.spent import added, shares
+from coa.storage.files import write_atomically
+from coa.storage.jsonl import to_json
 from coa.tasks.samples import result_name
 from coa.types import Task
 
@@ -34,6 +41,8 @@ ROLE_COLOURS = {
 }
 OTHER_ROLE = "#7a3fc0"
 """The colour of tags of a user's own profile, most of which are tools."""
+
+PAGE = "report.html"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +100,23 @@ class Section:
     table: Table
     notes: tuple[str, ...] = ()
     """Sentences below the table."""
+
+
+def write_report(
+    folder: Path,
+    report: JsonView,
+    metrics: Sequence[Record],
+    examples: Sequence[Example] = (),
+    title: str = "Chain-of-Agents",
+    boundary: SinkBoundary | None = None,
+) -> None:
+    """Writes both files into `folder`, each atomically. If the run lacks a stage, its page shows the other stages; a
+    page that fails, or a picture of it, is left out within the boundary. Numbers that are not finite are null.
+    """
+    text = to_json(report, indent=2)
+    write_atomically(folder / "report.json", f"{text}\n")
+    boundary, plain = boundary or SinkBoundary(), json.loads(text)
+    boundary.attempt(PAGE, lambda: write_atomically(folder / PAGE, page(title, plain, metrics, examples, boundary)))
 
 
 def page(

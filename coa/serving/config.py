@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
+from annotated_types import Ge
+
+from coa.bounds import AtLeast1
 from coa.serving.scaling import ScalingConfig
 from coa.serving.store import StoreConfig
 
@@ -28,7 +32,7 @@ class ServingConfig:
     min_replicas: int = 1
     """Minimum number of engines. With 0, the first request starts an engine, and the last engine ends after
     `scaling.zero_after_s` without a request."""
-    max_replicas: int = 1
+    max_replicas: AtLeast1 = 1
     """Maximum number of engines; each replica of the server has one."""
     scaling: ScalingConfig = field(default_factory=ScalingConfig)
     """When replicas are added and removed between `min_replicas` and `max_replicas`."""
@@ -44,7 +48,7 @@ class ServingConfig:
     """Maximum running background responses per replica; further ones are refused with status 429."""
     max_request_mib: float = 16.0
     """Maximum body of a request, in MiB; larger requests are refused with status 413."""
-    connections_per_address: int = 4096
+    connections_per_address: AtLeast1 = 4096
     """Maximum open connections from one address. Behind a reverse proxy, all clients have the proxy's."""
     cors_origins: tuple[str, ...] = ()
     """Origins, such as https://chat.example.org, whose pages may call the server from a browser; `*` lets all."""
@@ -56,14 +60,10 @@ class ServingConfig:
     follow: Path | None = None
     """Folder of a run that is still training: the server loads its new weights as they are written (`coa serve
     --follow`)."""
-    follow_every_s: float = 5.0
+    follow_every_s: Annotated[float, Ge(1)] = 5.0
     """Seconds between two checks for new weights of the run that `follow` names."""
     store: StoreConfig = field(default_factory=StoreConfig)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_replicas <= self.max_replicas or self.max_replicas < 1:
-            raise ValueError(f"serving: {self.min_replicas} to {self.max_replicas} replicas")
-        if self.connections_per_address < 1 or self.close_s < 0:
-            raise ValueError("serving: connections_per_address must be at least 1, close_s at least 0")
-        if self.follow_every_s < 1:
-            raise ValueError(f"serving.follow_every_s={self.follow_every_s:g} is less than a second")
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(f"min_replicas is {self.min_replicas}, more than max_replicas={self.max_replicas}")

@@ -7,6 +7,7 @@ higher. A load near a threshold does not repeatedly add and remove a replica (`c
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coa.bounds import AtLeast1, PositiveShare, ProperShare
 from coa.scaling import banded
 
 RUNNING, KV_USE = "running", "kv_use"
@@ -27,11 +28,11 @@ class ReplicaLoad:
 class ScalingConfig:
     """When replicas of the server are added and removed."""
 
-    target_requests: int = 32
+    target_requests: AtLeast1 = 32
     """Average number of running requests per replica above which a replica is added."""
-    target_kv_use: float = 0.8
+    target_kv_use: PositiveShare = 0.8
     """Used share of the KV caches, on average over the replicas, above which a replica is added."""
-    slack: float = 0.7
+    slack: ProperShare = 0.7
     """A replica is removed if the others would stay below this share of both targets. A smaller value keeps replicas
     longer."""
     up_after_s: float = 10.0
@@ -42,10 +43,6 @@ class ScalingConfig:
     """Seconds without a request after which the last replica ends, if serving.min_replicas=0."""
     look_back_s: float = 20.0
     """Seconds over which the load is averaged."""
-
-    def __post_init__(self) -> None:
-        if self.target_requests < 1 or not 0 < self.target_kv_use <= 1 or not 0 < self.slack < 1:
-            raise ValueError("serving.scaling: target_requests is at least 1, target_kv_use and slack are shares")
 
 
 def wanted(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import isfinite, nan
 from pathlib import Path
 
+from coa.bounds import AtLeast1
 from coa.errors import UserError
 from coa.storage.checkpoints import CheckpointFolder
 
@@ -17,7 +18,7 @@ class CheckpointsConfig:
     """Folder or URI under which checkpoints are kept (file:///shared/folder, s3://bucket/folder, or another one that
     pyarrow opens), with a copy of the run's folder, from which the same command goes on if the folder is lost. The run
     gets a folder of its own there, with the name of its `run_dir`. None keeps checkpoints in the run's folder."""
-    keep: int = 2
+    keep: AtLeast1 = 2
     """Number of a stage's newest checkpoints that are kept. With 1, there is none to go back to if the newest one is
     damaged."""
     keep_every: int = 0

@@ -6,6 +6,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from coa.bounds import Share
 from coa.errors import UserError
 from coa.json_object import Json
 from coa.seeds import shuffled
@@ -37,7 +38,7 @@ class TasksConfig:
     still graded by their tests and mathematics by Math-Verify; only the reward function given to `coa.train`
     (`function`) replaces these too. In imported transcripts this grader compares all open questions, since they do not
     record who chose a grader."""
-    held_out: float = 0.2
+    held_out: Share = 0.2
     """Share of a file's tasks that is kept for evaluation and never trained on: of 200 tasks, 0.25 keeps 50. Tasks that
     ask the same question are kept, or trained on, together."""
     sample_tests: bool = False

@@ -9,8 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from coa.grading.cases import Call, Feed, read_tests
-from coa.grading.digits import any_digits
+from coa.grading.cases import Call, Feed, any_digits, read_tests
 from coa.grading.programs import TESTS
 from coa.json_object import JsonView
 from coa.tasks.published.programs import SAMPLE_TESTS

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import ClassVar, TypedDict
 
 from coa.agent.profiles.direct import DIRECT
+from coa.bounds import Above0, AnyInt, AtLeast1, PositiveShare, Share
 from coa.grading.graders import EXACT, JUDGE
 from coa.seeds import derive
 from coa.tasks.published.benchmark import Decoding
@@ -42,20 +43,14 @@ class Mode(StrEnum):
 class Screen:
     """The rule that keeps or drops tasks by the results of several tries."""
 
-    tries: int
+    tries: AtLeast1
     """Number of tries at each task."""
-    max_rate: float = 1.0
+    max_rate: Share = 1.0
     """Maximum share of right tries of a task that is kept."""
     drop_solved: bool = False
     """Whether tasks that are solved in every try are dropped."""
     drop_unsolved: bool = False
     """Whether tasks that are solved in no try are dropped: they are too hard, or their accepted answers are wrong."""
-
-    def __post_init__(self) -> None:
-        if self.tries < 1:
-            raise ValueError(f"tries: {self.tries} is below 1")
-        if not 0 <= self.max_rate <= 1:
-            raise ValueError(f"max_rate: {self.max_rate} is not a share")
 
 
 @dataclass(frozen=True)
@@ -67,9 +62,9 @@ class SelectionConfig:
     """Rule of `--mode direct`, which keeps tasks that a base model does not already solve without tools."""
     tuned: Screen = field(default_factory=lambda: Screen(tries=8, drop_solved=True))
     """Rule of `--mode tuned`, which keeps tasks that the fine-tuned model does not solve in every try."""
-    temperature: float = 1.0
+    temperature: Above0 = 1.0
     """Sampling temperature of the tries; above 0, since all tries at a task would be equal otherwise."""
-    top_p: float = 1.0
+    top_p: PositiveShare = 1.0
     """Nucleus sampling parameter (top-p) of the tries."""
     judge: bool = False
     """Whether a judge grades direct answers to tasks that have one as grader; otherwise they are compared exactly, as
@@ -79,20 +74,12 @@ class SelectionConfig:
     left out for the profiles in `disjoint`."""
     disjoint: tuple[str, ...] = ("web",)
     """Profiles for which tasks in `sft` are left out. (For programs, the paper uses the same tasks in both.)"""
-    limit: int | None = None
+    limit: AtLeast1 | None = None
     """Maximum number of tasks to keep; None keeps all that pass."""
-    seed: int = 0
+    seed: AnyInt = 0
     """Seed that decides which of the passing tasks are kept if `limit` is set."""
 
     PATHS: ClassVar = ("sft",)
-
-    def __post_init__(self) -> None:
-        if self.temperature <= 0:
-            raise ValueError(f"temperature: {self.temperature:g} gives the same attempt again and again")
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"limit: {self.limit} is below 1")
-        for mode in Mode:
-            self.decoding(mode)
 
     def screen(self, mode: Mode) -> Screen:
         return self.direct if mode is Mode.DIRECT else self.tuned

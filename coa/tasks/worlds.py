@@ -36,6 +36,7 @@ class Settings:
     """The recipe's section `world`. A world with settings derives its own dataclass from this one."""
 
     NO_KEYS = "set tasks.world to a world that has settings"
+    UNBOUNDED = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,8 @@ from collections import Counter
 from coa.agent.grammar import ANSWER
 from coa.grading.votes import vote_of
 from coa.teams.roles import DEBATER, OPPONENT
-from coa.teams.router import CallTool, Move, Over, Speak
+from coa.teams.router import CallTool, Move, Over, Speak, after_solver, outcome, score_in
 from coa.teams.run import TeamRun
-from coa.teams.solve import after_solver, outcome, score_in
 from coa.teams.transcript import Ending
 
 UNANIMOUS, MAJORITY, SPLIT = 4, 3, 2

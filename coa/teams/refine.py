@@ -7,9 +7,8 @@ generator -> answer -> verifier -> 3, 4: over
 
 from coa.agent.grammar import ANSWER, Span, render
 from coa.teams.roles import GENERATOR, REFINER, VERIFIER
-from coa.teams.router import GOOD_ENOUGH, CallTool, Move, Over, Speak
+from coa.teams.router import GOOD_ENOUGH, CallTool, Move, Over, Speak, after_solver, score_in
 from coa.teams.run import TeamRun
-from coa.teams.solve import after_solver, score_in
 from coa.teams.transcript import Ending
 
 

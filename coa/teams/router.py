@@ -1,4 +1,4 @@
-"""Decides which role speaks next in a planner's team, from the profile, the last speaker and the tags of its reply.
+"""Decides which role speaks next, from the profile, the last speaker and the tags of its reply. In a planner's team:
 
     plan ------------------> worker             reflection -> planner        suggested_answer -> verifier
     tool call -> tool -----> worker (critic,    double_check 1, 2 -> worker; 3, 4 -> planner
@@ -8,13 +8,15 @@
 
 A worker is the role that calls the profile's tools. Any other reply makes the run malformed. With a thinker, the role
 that the tags select is only a proposal: the thinker names the next role, among the roles that may write a tag now.
+
+In debates and refinement, agents work alone up to an answer, and answers get scores.
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from coa.agent.grammar import ANSWER, OBSERVATION, TAGS, THINK, Chain, Kind, Profile, Span, parse
+from coa.agent.grammar import ANSWER, OBSERVATION, TAGS, THINK, Chain, Kind, Profile, Span, parse, render
 from coa.teams.roles import CRITIC, DONE, DOUBLE_CHECK, PLANNER, THINKER, VERIFIER, allowed, worker_of
 from coa.teams.transcript import Brief, Ending
 from coa.tools.base import ToolCall
@@ -52,6 +54,7 @@ Move = Speak | CallTool
 Next = Move | Over
 
 MALFORMED = Over(Ending.MALFORMED)
+ANSWERED = Over(Ending.ANSWERED)
 
 
 def score_of(double_check: str) -> int | None:
@@ -77,7 +80,7 @@ def after_reply(profile: Profile, agent: str, reply: str, tools: tuple[str, ...]
     if TAGS[last.tag].kind is Kind.TOOL:
         return CallTool(ToolCall(last.tag, last.text.strip()))
     if last.tag == ANSWER:
-        return Over(Ending.ANSWERED)
+        return ANSWERED
     if last.tag == DOUBLE_CHECK:
         score = score_of(last.text)
         if score is None:
@@ -137,3 +140,25 @@ def calls_since_plan(said: Iterable[Span]) -> int:
     for span in said:
         calls = 0 if span.tag == "plan" else calls + (span.tag == OBSERVATION)
     return calls
+
+
+def after_solver(brief: Brief, profile: Profile, line: int, reply: str) -> Next:
+    """The next step after a solver's reply: the tool that it calls, ANSWERED for an answer, else the solver again."""
+    chain = spans_of(brief, profile, reply)
+    if chain is None:
+        return MALFORMED
+    last = chain[-1]
+    if TAGS[last.tag].kind is Kind.TOOL:
+        return CallTool(ToolCall(last.tag, last.text.strip()), line)
+    return ANSWERED if last.tag == ANSWER else Speak(brief.role, line)
+
+
+def score_in(brief: Brief, profile: Profile, reply: str) -> int | None:
+    """The score of a reply that judges an answer; None for any other reply."""
+    chain = spans_of(brief, profile, reply)
+    return score_of(chain[-1].text) if chain and chain[-1].tag == DOUBLE_CHECK else None
+
+
+def outcome(answer: str, score: int, why: str) -> str:
+    """The text of a step by which a team settles on an answer."""
+    return render((Span(DOUBLE_CHECK, f"{score} {why}"), Span(ANSWER, answer)))

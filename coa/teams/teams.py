@@ -8,6 +8,9 @@ refine    one agent answers, one verifies, one refines, after MALT (arXiv 2412.0
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
+
+from annotated_types import Ge
 
 from coa.agent.grammar import Profile
 from coa.agent.profiles import profile as find_profile
@@ -68,8 +71,8 @@ class TeamConfig:
     planning_interval: int = 0
     """planner: number of tool calls after which the planner makes a new plan, if the profile allows one; 0 for
     never."""
-    debaters: int = 3
-    """debate: number of agents that answer; at least 2."""
+    debaters: Annotated[int, Ge(2)] = 3
+    """debate: number of agents that answer."""
     rounds: int = 1
     """debate: rounds of critique and revision before the vote. refine: how often an answer may be improved."""
     max_steps: int = 40
@@ -80,13 +83,8 @@ class TeamConfig:
     requires."""
 
     def __post_init__(self) -> None:
-        if self.debaters < 2:
-            raise ValueError(f"team.debaters: a debate needs two, not {self.debaters}")
-        for name in ("planning_interval", "rounds", "corrections"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"team.{name}: {getattr(self, name)} is below 0")
         if unknown := set(self.roles) - set(ROLES):
-            raise ValueError(f"team.roles: no role {min(unknown)!r}; there are {', '.join(ROLES)}")
+            raise ValueError(f"roles: no role {min(unknown)!r}; there are {', '.join(ROLES)}")
 
     def role(self, name: str) -> RoleConfig:
         return self.roles.get(name, RoleConfig())

@@ -4,9 +4,13 @@ A failure that the call caused (no such page, the program raised) is reported in
 reads. A tool that cannot work raises `ToolDown`, and the episode that called it never becomes a sample.
 """
 
+import json
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Protocol
+
+from coa.errors import ToolDown
+from coa.json_object import Json
 
 PLAIN = "plain"
 """The default layout of observations."""
@@ -44,3 +48,22 @@ class UseTool(Protocol):
     """The caller's side: `await use_tool(ToolCall("code", "print(1)"))` is an observation's text."""
 
     def __call__(self, call: ToolCall, /) -> Awaitable[str]: ...
+
+
+async def ask_hidden(use_tool: UseTool, tool: str, question: Json) -> Json:
+    """The result of a hidden tool, which only graders can call, since no profile has a tag of its name; raises the
+    call's InfrastructureError, and ToolDown if there is no such tool.
+
+    Grading that is slow or may fail is such a tool, so that the executor caches, limits and counts it like any call.
+    The argument and the result are JSON.
+    """
+    reply = await use_tool(ToolCall(tool, canonical_json(question)))
+    try:
+        return json.loads(reply)
+    except ValueError as error:
+        raise ToolDown(f"{tool}: {reply[:200]}") from error
+
+
+def canonical_json(value: Json) -> str:
+    """The value as JSON text, the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import count, islice
 from typing import Protocol
 
+from coa.bounds import AtLeast1
 from coa.concurrency import beyond_caller, doubling
 from coa.errors import CallLost, ExecutorLost, InfrastructureError, ToolDown
 from coa.llm.batching import CallBatcher
@@ -24,14 +25,10 @@ ANSWER_S = 30.0
 class RetryConfig:
     """Retries of a call whose tool or judge is down; if all attempts fail, the episode fails."""
 
-    attempts: int = 5
+    attempts: AtLeast1 = 5
     """Maximum attempts at a call, including the first."""
     pause_s: float = 0.5
     """Seconds of pause before the second attempt; the pause doubles for each further attempt."""
-
-    def __post_init__(self) -> None:
-        if self.attempts < 1 or self.pause_s < 0:
-            raise ValueError(f"executor.retry: {self.attempts} attempts with {self.pause_s:g} s between them")
 
     def pauses(self) -> Iterator[float]:
         """Seconds of pause after each attempt but the last."""

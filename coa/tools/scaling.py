@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from coa.bounds import Above0, ProperShare
 from coa.scaling import Pace, banded
 
 
@@ -18,19 +19,13 @@ from coa.scaling import Pace, banded
 class ToolScaling:
     """When tool executors are added and removed, if `placement` gives a range."""
 
-    slack: float = 0.7
+    slack: ProperShare = 0.7
     """An executor is removed if the others would stay below this share of the calls that they may run at the same
     time."""
-    look_back_s: float = 20.0
+    look_back_s: Above0 = 20.0
     """Seconds over which the number of calls, running and waiting, is averaged."""
-    cooldown_s: float = 120.0
+    cooldown_s: Above0 = 120.0
     """Minimum seconds between adding an executor and removing one."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.slack < 1:
-            raise ValueError(f"executor.scaling.slack is {self.slack:g}, expected a share between 0 and 1")
-        if min(self.look_back_s, self.cooldown_s) <= 0:
-            raise ValueError("executor.scaling: look_back_s and cooldown_s are more than 0")
 
 
 class Decision(NamedTuple):

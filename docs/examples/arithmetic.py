@@ -7,7 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge
 
 from coa.seeds import derive
 from coa.tasks.worlds import Settings, Texts, World, register
@@ -20,7 +22,7 @@ OBSERVED = re.compile(r"<observation>\s*(-?\d+)")
 class ArithmeticSettings(Settings):
     """The keys of a recipe's section `world`."""
 
-    largest: int = 99
+    largest: Annotated[int, Ge(4)] = 99
 
 
 class Experts:

@@ -3,16 +3,11 @@
 from cluster.resources import tool_demands
 from jobs.commands.command import Demands, Job, retry_failed
 from jobs.recipe.checks import check_run
-from jobs.recipe.findings import Findings
 from jobs.recipe.needs import distill_demands, reinforcement_demands, sft_demands
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
 from jobs.run.session import in_session
-
-
-def check(config: Recipe) -> Findings:
-    return check_run(config)
 
 
 def run(config: Recipe, console: Console) -> None:
@@ -35,7 +30,7 @@ def demands(config: Recipe) -> Demands:
 
 COMMAND = Job(
     name="train",
-    check=check,
+    check=check_run,
     run=run,
     arguments=retry_failed,
     stages=("distill", "sft", "evaluation-sft", "rl", "evaluation-rl"),

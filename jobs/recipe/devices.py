@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 from actors.learner.deepspeed_settings import check_deepspeed
-from actors.rollout.passed_on import check_arguments
+from actors.rollout.config import check_arguments
 from cluster.resources import this_node
 from cluster.session import address_of
 from coa.builds import FOR_GPUS, torch_is_for_cpus, vllm_is_for_cpus

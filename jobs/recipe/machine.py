@@ -108,7 +108,7 @@ def _on_host(
 
 
 def _on_gpu(config: Recipe, built: Architecture) -> Iterator[Finding]:
-    from cluster.remote.present import present_nodes
+    from cluster.resources import present_nodes
 
     [node] = present_nodes(None)
     if node.device is None:

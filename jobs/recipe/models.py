@@ -12,9 +12,8 @@ from actors.learner.sizes import hub_name, local_folder
 from actors.rollout.grammar_check import grammars_of, misfit_of
 from actors.rollout.support import check_supported
 from actors.teachers.model_server import ModelServerConfig
-from coa.agent.chat_template import require_template
+from coa.agent.chat_template import date_of, require_template
 from coa.agent.codec import Codec, read_tokenizer
-from coa.agent.dates import date_of
 from coa.agent.episode import AgentConfig, Grammar
 from coa.agent.profiles import profile as find_profile
 from coa.agent.proof import TEXTS, cases

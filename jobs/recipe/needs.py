@@ -6,6 +6,7 @@ from pathlib import Path
 
 from actors.learner.config import LearnerConfig
 from actors.learner.sizes import hub_name
+from actors.weights.transport import BUCKET_BYTES
 from cluster.resources import Demand, Role, learner_demands, rl_demands, tool_demands
 from coa.agent.profiles import profile as find_profile
 from coa.errors import UserError
@@ -122,7 +123,7 @@ def memory_of_rank(config: Recipe, stage: str, learner: LearnerConfig, built: Ar
     """Returns the memory of one rank of the learners of a stage, sft or rl."""
     needs, bucket, longest = None, 0, longest_sample(config, stage)
     if stage == "rl":
-        bucket = config.rl.weights.bucket_bytes
+        bucket = BUCKET_BYTES
         with suppress(UserError):  # an unknown algorithm, which the check reports
             needs = config.rl.algorithm_of().needs
     gpu = config.placement.learner_gpus > 0

@@ -1,7 +1,9 @@
 """The recipe: one frozen tree of settings, whose dataclasses stand beside the code that they configure."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge, Le
 
 from actors.learner.config import LearnerConfig, ModelConfig, Objective, RlLearnerConfig
 from actors.rollout.config import EngineConfig, SamplingConfig
@@ -13,10 +15,11 @@ from cluster.health import PoolConfig
 from cluster.resources import PlacementConfig
 from cluster.session import SessionConfig
 from coa.agent.episode import AgentConfig
+from coa.bounds import Above0, AnyInt, AtLeast1, PositiveShare, Share
 from coa.distill.fallback import FallbackConfig
-from coa.distill.filters import FilterConfig
 from coa.distill.obedience import ObedienceConfig
 from coa.distill.rewrite import RewriteConfig
+from coa.distill.stages import FilterConfig
 from coa.errors import UserError
 from coa.grading.rewards import RewardConfig
 from coa.grading.toolset import ToolsConfig
@@ -30,10 +33,12 @@ from coa.reporting.wandb_sink import WandbConfig
 from coa.serving.config import ServingConfig
 from coa.storage.keeping import CheckpointsConfig
 from coa.tasks.file_tasks import TasksConfig
-from coa.tasks.published.protocol import decoding_of
 from coa.tasks.selection import SelectionConfig
 from coa.tasks.worlds import Settings, settings_of
 from coa.teams.teams import TeamConfig
+
+SEEDS = 2**63
+"""Number of the seeds that NumPy, PyTorch and the servers of models take alike."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,10 @@ class TeacherModelConfig:
 class DistillConfig:
     """Distillation: which team runs become demonstrations."""
 
-    runs: int | None = None
+    runs: AtLeast1 | None = None
     """Number of team runs. None takes the world's default or, with a tasks file, one run per training task. If there
     are more runs than tasks, tasks are tried several times."""
-    keep: int = 1_000_000
+    keep: AtLeast1 = 1_000_000
     """Number of kept team runs at which distillation ends early."""
     transcripts: str | None = None
     """Folder or file of existing transcripts (imported, or of another run) to use instead of team runs. None runs the
@@ -75,7 +80,7 @@ class DistillConfig:
     accepts. The run's own held-out tasks are always removed."""
     retry_failed: bool = False
     """Whether team runs that an infrastructure failure ended after all retries are run again (`--retry-failed`)."""
-    most_failed: float = 0.1
+    most_failed: Share = 0.1
     """Maximum fraction of team runs that may fail because of infrastructure failures; above it, fine-tuning does not
     start."""
 
@@ -89,17 +94,17 @@ class SftConfig:
     steps: int | None = None
     """Number of training steps. None derives it from `epochs`, or takes 1000 if `epochs` is not set either. Set only
     one of `steps` and `epochs`. 0 leaves distillation and fine-tuning out: RL begins at `model.path`."""
-    epochs: float | None = None
+    epochs: Above0 | None = None
     """Number of passes over the demonstrations, instead of `steps`. With 2.5, half of them are seen a third time."""
-    batch: int = 64
+    batch: AtLeast1 = 64
     """Batch size: demonstrations per step."""
-    max_tokens: int | None = None
+    max_tokens: AtLeast1 | None = None
     """Maximum length of a demonstration in tokens; longer ones are left out. None takes `agent.limits.max_tokens`."""
     data: tuple[str, ...] = ()
     """Data sets to train on instead of distilling: `data` folders of other runs, released AFM files, or files of
     messages (OpenAI, ShareGPT, Alpaca)."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
-    checkpoint_every: int = 100
+    checkpoint_every: AtLeast1 = 100
     """Number of steps between two checkpoints."""
 
     DEFAULT_STEPS: ClassVar[int] = 1000
@@ -108,13 +113,7 @@ class SftConfig:
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
-            raise ValueError("sft.steps and sft.epochs are both set; set only one of them")
-        for name in ("epochs", "batch", "max_tokens"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"sft.{name} is {value:g}, expected more than 0")
-        if self.steps is not None and self.steps < 0:
-            raise ValueError(f"sft.steps is {self.steps}, expected at least 0")
+            raise ValueError("steps and epochs are both set; set only one of them")
 
     @property
     def skipped(self) -> bool:
@@ -134,7 +133,7 @@ class RlConfig:
 
     steps: int = 100
     """Number of training steps, each on one batch, and thus the number of the last weight version."""
-    group: int = 8
+    group: AtLeast1 = 8
     """Group size: number of episodes sampled per task. Group-relative algorithms compare their rewards."""
     window: WindowConfig = field(default_factory=WindowConfig)
     reward: RewardConfig = field(default_factory=RewardConfig)
@@ -160,23 +159,20 @@ class RlConfig:
     teacher_fallback: FallbackConfig = field(default_factory=FallbackConfig)
     weights: WeightsConfig = field(default_factory=WeightsConfig)
     """How new weights are transferred to the engines."""
-    checkpoint_every: int = 10
+    checkpoint_every: AtLeast1 = 10
     """Number of steps between two checkpoints."""
     keep_batches: bool = True
     """Whether each training batch is recorded on disk, so that `coa verify --replay` can train on it again."""
     evaluate_every: int = 0
     """Number of weight versions between two evaluations on held-out tasks during training; the first runs before the
     first step. 0 disables these evaluations."""
-    evaluate_tasks: int = 64
+    evaluate_tasks: AtLeast1 = 64
     """Number of held-out tasks per evaluation during training (`evaluate_every`): always the same tasks, with one
     greedy attempt each."""
 
     def __post_init__(self) -> None:
-        if self.evaluate_every < 0 or self.evaluate_tasks < 1:
-            given = f"{self.evaluate_every} and {self.evaluate_tasks}"
-            raise ValueError(f"rl.evaluate_every and rl.evaluate_tasks are {given}, expected at least 0 and 1")
         if (self.short_tokens > 0) != (self.short_steps > 0):
-            raise ValueError("only one of rl.short_steps and rl.short_tokens is set, expected both or neither")
+            raise ValueError("short_steps and short_tokens are set only together")
 
     def objective(self) -> Objective:
         """The learners' objective. Raises UserError if `rl.on_policy.teacher` and `rl.algorithm` contradict each
@@ -200,33 +196,29 @@ class RlConfig:
 class EvaluationConfig:
     """Evaluation on held-out tasks."""
 
-    tasks: int = 600
+    tasks: AtLeast1 = 600
     """Number of held-out tasks of the world to evaluate on. Ignored with a tasks file: all of its held-out tasks are
     evaluated."""
-    seed: int = 1
+    seed: AnyInt = 1
     """Seed that chooses the world's held-out tasks, independent of the run's seed. Ignored with a tasks file."""
-    samples: int | None = None
+    samples: AtLeast1 | None = None
     """Number of sampled attempts per task. None takes the number in the benchmark's protocol, and 4 for other
     tasks."""
     temperature: float | None = None
     """Sampling temperature of evaluation attempts. None takes the value in the benchmark's protocol, and 1 for other
     tasks. 0 makes one greedy attempt per task."""
-    top_p: float | None = None
+    top_p: PositiveShare | None = None
     """Nucleus sampling (top-p) of evaluation attempts. None takes the value in the benchmark's protocol, and 1 for
     other tasks."""
     patience_s: float = 300.0
     """Maximum total pause, in seconds, between retries of a task while a tool, a judge or an engine is down; after
     that, the evaluation fails."""
 
-    def __post_init__(self) -> None:
-        """Raises ValueError for an invalid number of samples, temperature or top_p."""
-        decoding_of(None, samples=self.samples, temperature=self.temperature, top_p=self.top_p)
-
 
 @dataclass(frozen=True)
 class Recipe:
-    seed: int = 0
-    """Random seed of a run, at least 0: for its tasks, its sampling, and the initial weights of a new model."""
+    seed: Annotated[int, Ge(0), Le(SEEDS - 1)] = 0
+    """Random seed of a run: for its tasks, its sampling, and the initial weights of a new model."""
     run_dir: str = "runs/run"
     """Folder of the run. The same command with the same folder resumes it."""
     serving: ServingConfig = field(default_factory=ServingConfig)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from coa.agent.profiles.multi import MULTI
 from coa.config import from_plain
 from coa.errors import UserError
 from coa.grading.rewards import GRADE, RewardConfig
-from coa.json_object import Json
+from coa.json_object import Json, JsonView
 from coa.pretrained.folder import config_in
 from coa.pretrained.reading import read_object
 from coa.serving.config import ServingConfig
@@ -47,16 +47,22 @@ def agent_of(model: Path, default: AgentConfig, overrides: Sequence[str] = ()) -
     """
     config_in(model)  # which raises an error that says what is there in its place
     path = model / AGENT_FILE
-    return from_plain(AgentConfig, read_object(path), str(path), _of_agent(overrides)) if path.exists() else default
+    return _changed(read_object(path), str(path), overrides) if path.exists() else default
 
 
-def _of_agent(overrides: Sequence[str]) -> list[str]:
-    return [override.removeprefix("agent.") for override in overrides if override.startswith("agent.")]
+@dataclass(frozen=True)
+class _Section:
+    agent: AgentConfig = field(default_factory=AgentConfig)
+
+
+def _changed(agent: JsonView, where: str, overrides: Sequence[str]) -> AgentConfig:
+    changes = [override for override in overrides if override.startswith("agent.")]
+    return from_plain(_Section, {"agent": agent}, where, changes).agent
 
 
 def caution_about_agent(config: Recipe, model: Path, overrides: Sequence[str]) -> str:
     """A warning if the recipe's section `agent` differs from the model's `agent.json`; else empty."""
-    of_recipe = config.agent != from_plain(AgentConfig, {}, "", _of_agent(overrides))
+    of_recipe = config.agent != _changed({}, "", overrides)
     if not of_recipe or agent_of(model, config.agent, overrides) == config.agent:
         return ""
     return (

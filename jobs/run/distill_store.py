@@ -16,8 +16,9 @@ from pathlib import Path
 
 from coa.distill.dataset.rows import NO_COLUMNS, Decision, Demonstration, OwnColumns, demonstration_of
 from coa.distill.dataset.shards import REPORT, metadata_of, read_rows_of, shard_path, write_shard
-from coa.distill.drop_report import Dropped
-from coa.distill.filters import Filter, FilterReport, Kept, compared_answer, interactions
+from coa.distill.drop_report import Dropped, FilterReport
+from coa.distill.filters import Filter, Kept, compared_answer
+from coa.distill.stages import interactions
 from coa.json_object import Json
 from coa.storage.jsonl import append_line, read_lines, write_lines
 from coa.teams.run import FailedRun

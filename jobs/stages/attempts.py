@@ -12,8 +12,7 @@ from actors.rollout.config import SamplingConfig
 from cluster.pool import Evaluator
 from coa.json_object import Json
 from coa.reporting.statistics import pass_at_1
-from coa.tasks.published.benchmark import Benchmark, Decoding
-from coa.tasks.published.protocol import GREEDY, decoding_of
+from coa.tasks.published.benchmark import GREEDY, Benchmark, Decoding, decoding_of
 from coa.tasks.published.table import of_family
 from coa.tasks.samples import COUNT, with_sample_tests_only
 from coa.tasks.worlds import World

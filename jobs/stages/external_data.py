@@ -10,7 +10,7 @@ from pathlib import Path
 from coa.distill.contamination import NAMED, OWN
 from coa.distill.dataset.external import add_rows, external_counts, read_run
 from coa.distill.dataset.shards import CARD, is_data_set, shard_paths
-from coa.distill.filters import FilterReport
+from coa.distill.drop_report import FilterReport
 from coa.distill.sources.demonstrations import read_data
 from coa.errors import UserError
 from coa.usage import Usage

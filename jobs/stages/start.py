@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 
 from actors.learner.buffer import Committed
 from actors.learner.config import ModelConfig
+from coa.agent.chat_template import date_of, with_date
 from coa.agent.codec import Codec, read_tokenizer
-from coa.agent.dates import date_of, with_date
 from coa.agent.proof import says_the_same
 from coa.agent.tokenizer import load_tokenizer, save_as_read, save_tokenizer, train_tokenizer
 from coa.distill import contamination
@@ -22,7 +22,7 @@ from coa.distill.dataset.rows import OwnColumns
 from coa.distill.dataset.shards import CARD, read_demonstrations
 from coa.distill.dataset.summary import summarise
 from coa.distill.dataset.tokens import tokenise
-from coa.distill.filters import FilterReport
+from coa.distill.drop_report import FilterReport
 from coa.errors import UserError
 from coa.storage.files import replacing_folder, write_atomically
 from coa.storage.keeping import Keeping
@@ -116,7 +116,7 @@ def prepare_start(run: RunDir) -> None:
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
                 child.submit(copy_pretrained, config, part).result()
         else:
-            from actors.learner.model.new_model import new_model
+            from actors.learner.model.load import new_model
 
             sizes = replace(config, max_positions=new_positions(run.config))
             new_model(sizes, load_tokenizer(tokenizer), seed=run.config.seed).save_pretrained(part)
@@ -126,7 +126,7 @@ def prepare_start(run: RunDir) -> None:
 def copy_pretrained(config: ModelConfig, folder: Path) -> None:
     """Writes a pretrained model as it is trained: in the recipe's dtype, its ends tied or not as they came. Raises
     UserError."""
-    from actors.learner.policy import load_model
+    from actors.learner.model.load import load_model
 
     assert config.path is not None
     # Nothing is computed here, where there may be no GPU, and a saved model does not depend on the attention kernel.

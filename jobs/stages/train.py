@@ -17,8 +17,7 @@ import coa
 from coa.json_object import Json
 from coa.reporting.metrics import read_metrics
 from coa.reporting.model_card import model_card
-from coa.reporting.page import Example, alarms
-from coa.reporting.report import PAGE, write_report
+from coa.reporting.page import PAGE, Example, alarms, write_report
 from coa.reporting.statistics import token_reduction
 from coa.storage.files import write_atomically
 from coa.tasks.samples import result_name

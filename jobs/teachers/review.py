@@ -29,7 +29,7 @@ class Review:
         """flaw: the filter's rules that need no judge. A run that they drop is not sent to the judge."""
         config, seed, teaching = run.config.distill, run.config.seed, run.config.teaching
         self._flaw = flaw
-        self._obedience, self._rewriting = config.obedience, config.rewriting
+        self._obedience = config.obedience
         self._judge = asking(models.get(config.obedience.model), seed, options_of(config.obedience), teaching)
         self._writer = asking(models.get(config.rewriting.model), seed, {}, teaching)
         self.rewritten: Counter[str] = Counter()
@@ -53,7 +53,7 @@ class Review:
         """Returns the kept runs with rewritten texts; raises InfrastructureError if the model is down."""
         if self._writer is None:
             return kept
-        kept, counts = await rewrite(kept, self._writer, self._rewriting)
+        kept, counts = await rewrite(kept, self._writer)
         self.rewritten += counts
         return kept
 

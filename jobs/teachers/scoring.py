@@ -11,8 +11,8 @@ from actors.handles import Handle, kill, start_restartable
 from actors.learner.sizes import hub_name
 from cluster.resources import SCORER_CPUS, Role
 from cluster.watch import ready, watched_services
+from coa.agent.chat_template import date_of
 from coa.agent.codec import Codec, read_tokenizer
-from coa.agent.dates import date_of
 from coa.distill.dataset.tokens import fingerprint
 from coa.errors import NotFinite, UserError
 from coa.types import Sample

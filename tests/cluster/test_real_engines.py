@@ -5,7 +5,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,6 @@ from ray.exceptions import RayActorError
 from actors.messages import Advanced, EpisodeId, EpisodeOrder, EventBatch
 from actors.rollout.config import EngineConfig, SamplingConfig
 from actors.rollout.engine import RolloutEngine
-from actors.tools.calls import KnownCalls
 from actors.tools.executor import ToolExecutor
 from actors.tools.remote import ToolClient
 from cluster.engine_actor import Engine, launcher
@@ -45,11 +44,11 @@ KILLS = 5
 REPLACED_S = 60.0
 
 
-class Noting(KnownCalls):
+class NotingExecutor(ToolExecutor):
     """Counts how often each call is made, and how often it completes."""
 
-    def __init__(self, run: Callable[[ToolCall], Awaitable[Any]], keep: int) -> None:
-        super().__init__(run, keep)
+    def __init__(self, make_tools: Callable[[], dict[str, Any]]) -> None:
+        super().__init__(make_tools)
         self.made: Counter[Hashable] = Counter()
         self.completed: Counter[Hashable] = Counter()
 
@@ -63,14 +62,8 @@ class Noting(KnownCalls):
             self.completed[id] += 1
         super()._end(id, known)
 
-
-class NotingExecutor(ToolExecutor):
-    def __init__(self, make_tools: Callable[[], dict[str, Any]]) -> None:
-        super().__init__(make_tools)
-        self._known: Any = Noting(self._answer, 10_000)
-
     def noted(self) -> tuple[Counter[Hashable], Counter[Hashable]]:
-        return self._known.made, self._known.completed
+        return self.made, self.completed
 
 
 class Slow:

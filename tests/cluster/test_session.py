@@ -84,7 +84,7 @@ def test_variables_of_the_recipe_arrive_in_every_part(monkeypatch: pytest.Monkey
         [asked] = ray.asked
     assert asked["runtime_env"]["env_vars"].items() >= {("NCCL_DEBUG", "INFO"), ("OMP_WAIT_POLICY", "ACTIVE")}
     for name in ("PYTHONPATH", "COA_EXTENSIONS"):
-        with pytest.raises(ValueError, match=rf"session\.env\.{name} is set by the product itself"):
+        with pytest.raises(ValueError, match=rf"env\.{name} is set by the product itself"):
             SessionConfig(env={name: "x"})
 
 

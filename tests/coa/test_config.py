@@ -101,7 +101,7 @@ def test_a_wrong_value_names_key_value_and_type(tmp_path: Path) -> None:
 
 
 def test_a_value_that_a_dataclass_refuses_is_one_line() -> None:
-    assert fails("seed=1", "rl.steps=-1") == "seed=1, rl.steps=-1: steps is -1, which is negative"
+    assert fails("seed=1", "rl.steps=-1") == "rl.steps is -1, which is negative"
 
 
 def test_a_malformed_override_says_how_to_write_one() -> None:
@@ -132,3 +132,31 @@ def test_an_interpolation_that_leads_nowhere_is_one_line() -> None:
 
 def test_known_keys_are_dotted() -> None:
     assert [key for key, _ in known_keys(Root)][:4] == ["seed", "save", "rl", "rl.steps"]
+
+
+def test_a_refused_value_names_the_file_that_sets_it_and_no_override(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "rl: {steps: -1, optimizer: {lr: -2}}\n")
+    assert fails("seed=1", path=path) == f"{path}: rl.steps is -1, which is negative"
+    assert fails("rl.steps=1", path=path) == f"{path}: rl.optimizer.lr is -2, expected at least 0"
+    assert fails("rl.steps=1", "rl.optimizer.lr=-3", path=path) == "rl.optimizer.lr is -3, expected at least 0"
+
+
+@dataclass(frozen=True)
+class Formula:
+    text: str = "1"
+
+    def __post_init__(self) -> None:
+        if self.text != "1":
+            raise ValueError(f"{self.text!r} is no formula")
+
+
+@dataclass(frozen=True)
+class Rewards:
+    formula: Formula = field(default_factory=Formula)
+
+
+def test_a_refusal_that_names_no_field_begins_with_its_section(tmp_path: Path) -> None:
+    path = recipe(tmp_path, "formula: {text: x}\n")
+    with pytest.raises(UserError) as refused:
+        load(Rewards, path)
+    assert str(refused.value) == f"{path}: formula: 'x' is no formula"

@@ -6,8 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from coa.agent.records import EpisodeRecord
-from coa.reporting.page import Example
-from coa.reporting.report import write_report
+from coa.reporting.page import Example, write_report
 from coa.storage.files import write_atomically
 from coa.tasks.loading import load
 from coa.types import Status, Task

@@ -1,5 +1,6 @@
 """What the documents show is what there is: commands parse, targets and links exist."""
 
+import ast
 import importlib.util
 import json
 import os
@@ -142,6 +143,34 @@ def test_the_architecture_names_the_files_of_every_package_and_all_of_them_exist
     packages = {path.parent for path in (ROOT / "coa").glob("*/__init__.py")}
     unnamed = {path.name for path in packages if not any(name.startswith(f"coa/{path.name}/") for name in names)}
     assert unnamed == set(), "a newcomer would not find them"
+
+
+def test_every_hop_of_the_five_walks_is_there() -> None:
+    section = (ROOT / "docs" / "architecture.md").read_text().partition("## Five walks\n")[2].partition("\n## ")[0]
+    walks = re.findall(r"^### [^\n]*: (\d+) files\n(.*?)(?=^###|\Z)", section, re.MULTILINE | re.DOTALL)
+    assert len(walks) == 5
+    for count, text in walks:
+        path, files = "", set[str]()
+        for word in re.findall(r"`([^`]+)`", text):
+            if word.endswith(".py"):
+                path = word
+                files.add(path)
+            else:
+                assert word in defined(ROOT / path), f"{path}: {word}"
+        assert len(files) == int(count), text
+
+
+def defined(path: Path) -> set[str]:
+    """What a module defines: functions, classes and constants, and methods as Class.method."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+            methods = [one for one in ast.walk(node) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+            found |= {f"{node.name}.{one.name}" for one in methods}
+    return found
 
 
 FILES = [

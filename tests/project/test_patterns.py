@@ -22,15 +22,14 @@ MADE_OF = {
     "coa/demo/questions.py": {"template": "Who is {} of {} ?", "groups": (r"(\d+)", r"(\w+ \w+)")},
     "coa/distill/ask.py": {"parts": ("instructions", "question", "run")},
     "coa/distill/sources/programs.py": {"names": "final_answer|answer"},
-    "coa/distill/sources/released.py": _NAMES,
-    "coa/distill/sources/released_layout.py": _NAMES | {"tag": "think"},
+    "coa/distill/sources/released.py": _NAMES | {"tag": "think"},
     "coa/tasks/loading.py": _NAMES,
-    "coa/teams/reply.py": _NAMES,
+    "coa/teams/play.py": _NAMES,
 }
 """Values of the local names in patterns that functions make."""
 TRUSTED = {
-    r"coa/reporting/plots.py: <metadata>.*?</metadata>\s*": "meets the SVG that matplotlib drew for us",
-    'coa/reporting/plots.py: <svg [^>]*viewBox="([^"]+)"[^>]*>': "meets the SVG that matplotlib drew for us",
+    r"coa/reporting/curves.py: <metadata>.*?</metadata>\s*": "meets the SVG that matplotlib drew for us",
+    'coa/reporting/curves.py: <svg [^>]*viewBox="([^"]+)"[^>]*>': "meets the SVG that matplotlib drew for us",
     "coa/tools/search/dense.py: _FAISS_SOURCE": "meets the first line of an error that faiss made",
 }
 """Patterns that may take quadratic time, since nobody who might want that writes the text they meet."""

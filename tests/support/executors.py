@@ -1,30 +1,18 @@
 """Tool executors for tests that play episodes."""
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable
 
 from actors.tools.calls import KnownCalls
 from coa.errors import ToolDown
 from coa.tools.base import ToolCall
-from coa.tools.client import Replies
 
 
-class Answering:
+class Answering(KnownCalls):
     """An executor all of whose tools are one function."""
 
-    def __init__(self, answer: Callable[[ToolCall], Awaitable[str | ToolDown]]) -> None:
-        self.calls = KnownCalls(answer, 1000)
+    def __init__(self, answer: Callable[[ToolCall], Awaitable[str | ToolDown]], keep: int = 1000) -> None:
+        super().__init__(keep)
+        self._function = answer
 
-    async def start(
-        self,
-        caller: str,
-        calls: Sequence[tuple[Hashable, ToolCall]],
-        acknowledged: Sequence[Hashable],
-        incarnation: str,
-    ) -> str:
-        return self.calls.start(caller, calls, acknowledged, incarnation)
-
-    async def replies(self, caller: str, incarnation: str, after: int) -> Replies:
-        return await self.calls.replies(caller, incarnation, after)
-
-    async def cancel(self, caller: str, ids: Sequence[Hashable]) -> None:
-        await self.calls.cancel(caller, ids)
+    async def _answer(self, call: ToolCall) -> str | ToolDown:
+        return await self._function(call)

@@ -19,9 +19,10 @@ from transformers import AutoModelForCausalLM
 
 from actors.learner.config import ALL_LINEAR, LoraConfig, ModelConfig
 from actors.learner.lora import add_adapters
+from actors.learner.model.load import load_model
 from actors.learner.model.names import written_sources
 from actors.learner.model.parity import settle, usual_tokens
-from actors.learner.policy import TrainedPolicy, check_trained, load_model, to_tensors
+from actors.learner.policy import TrainedPolicy, check_trained, to_tensors
 from actors.weights.parts import ModelParts
 from coa.errors import UserError
 from coa.learning.packing import PackingConfig, pack

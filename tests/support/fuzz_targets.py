@@ -8,11 +8,10 @@ from coa.agent.lenient import read
 from coa.agent.profiles import PROFILES
 from coa.errors import InfrastructureError, UserError
 from coa.grading.cases import read_tests
-from coa.grading.compare import same_output
 from coa.grading.judge import decided, verdict
 from coa.grading.latex import expression_of, words_of
 from coa.grading.match import exact_match, token_f1
-from coa.grading.programs import program_of
+from coa.grading.programs import program_of, same_output
 from coa.http.addresses import NotAllowed, Reach, is_web_address, read_link, redact
 from coa.tools.code import read_program
 from coa.tools.search.wiki import canonical, read_reply

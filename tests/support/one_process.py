@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 from actors.learner.config import ModelConfig, Objective, RlLearnerConfig
 from actors.learner.learner import added
 from actors.learner.lora import add_adapters
-from actors.learner.policy import TrainedPolicy, load_model, to_tensors
+from actors.learner.model.load import load_model
+from actors.learner.policy import TrainedPolicy, to_tensors
 from actors.learner.scoring import targets_of
 from coa.learning.algorithms import loss_of, make, reduced
 from coa.learning.algorithms.base import standard_totals, token_batch

@@ -24,7 +24,7 @@ TEXTS = (
 def make_model(folder: Path, *, seed: int = 0, **sizes: Any) -> Path:
     """A Hugging Face folder with an untrained policy."""
     from actors.learner.config import ModelConfig
-    from actors.learner.model.new_model import new_model
+    from actors.learner.model.load import new_model
     from coa.agent.tokenizer import save_tokenizer, train_tokenizer
 
     tokenizer = train_tokenizer(TEXTS * 20, (), vocabulary=1000)

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from actors.weights.address import Address
 from actors.weights.holder import Ranges
-from actors.weights.store import Kept
+from actors.weights.store import Address, Kept
 from coa.errors import SyncError
 from tests.support.patience import PATIENCE_S
 

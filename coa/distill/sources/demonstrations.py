@@ -16,8 +16,16 @@ from coa.distill.dataset.external import ExternalCounts, Read
 from coa.distill.dataset.rows import Demonstration
 from coa.distill.sources.foreign import ForeignRun, Reason, Refused
 from coa.distill.sources.messages import USER
-from coa.distill.sources.released import demonstration_of, prompt_of, split_prompt, to_demonstration, undivided
-from coa.distill.sources.released_layout import NO_ANSWER, Unreadable, is_tagged
+from coa.distill.sources.released import (
+    NO_ANSWER,
+    Unreadable,
+    demonstration_of,
+    is_tagged,
+    prompt_of,
+    split_prompt,
+    to_demonstration,
+    undivided,
+)
 from coa.distill.sources.rows import ALPACA, EXPECTED, Row, data_rows, format_of, found_in, messages_of, run_of
 from coa.distill.sources.tools import DEFAULTS
 from coa.distill.sources.write import to_transcript

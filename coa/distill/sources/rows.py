@@ -31,8 +31,7 @@ from coa.distill.sources.messages import (
     text_of,
 )
 from coa.distill.sources.recorded import activations_of
-from coa.distill.sources.released import prompt_of
-from coa.distill.sources.released_layout import Unreadable, read_chain
+from coa.distill.sources.released import Unreadable, prompt_of, read_chain
 from coa.distill.sources.replies import MARKS, calls_in_json
 from coa.distill.sources.source import CSV, JSON, JSONL, PARQUET, files, records
 from coa.distill.sources.tools import ToolTable

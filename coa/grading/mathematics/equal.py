@@ -12,10 +12,8 @@ from fractions import Fraction
 
 from coa.grading.latex import unstyled, words_of
 from coa.grading.mathematics.dates import same_written
-from coa.grading.mathematics.numbers import Number, number_of, same_number
-from coa.grading.mathematics.numerals import same_in_base
-from coa.grading.mathematics.sets import set_of
-from coa.grading.mathematics.shapes import Shape, is_whole, same_shape, shape_of, vector_of
+from coa.grading.mathematics.numbers import Number, number_of, same_in_base, same_number
+from coa.grading.mathematics.shapes import Shape, is_whole, same_shape, set_of, shape_of, vector_of
 from coa.grading.mathematics.units import PERCENT, Unit, factor, joined, without_unit
 from coa.grading.notation import STYLED
 

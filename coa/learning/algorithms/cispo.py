@@ -12,6 +12,7 @@ learning rate can diverge; the loss does not show it, `kl_rollout` and `entropy`
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from coa.bounds import AtLeast0
 from coa.learning.algorithms.base import LossSums, TokenBatch, Totals
 from coa.learning.algorithms.policy_gradient import GroupRelative, check_clips
 from coa.learning.losses import Proximal, Surrogate, ratio_of
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Cispo(GroupRelative):
     OWN_PROXIMAL: ClassVar[Proximal] = Proximal.sampler
-    ratio_low: float = 0.0
+    ratio_low: AtLeast0 = 0.0
     """Minimum weight of a token; the paper has no lower bound."""
-    ratio_high: float = 5.0
+    ratio_high: AtLeast0 = 5.0
     """Maximum weight of a token. The paper tunes it without giving its value."""
 
     def __post_init__(self) -> None:

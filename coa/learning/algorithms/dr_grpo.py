@@ -14,6 +14,7 @@ advantages.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coa.bounds import Above0
 from coa.learning.advantages import centred
 from coa.learning.algorithms.base import SEQUENCES, LossSums, TokenBatch, Totals
 from coa.learning.algorithms.policy_gradient import GroupRelative
@@ -22,7 +23,7 @@ from coa.types import Floats
 
 @dataclass(frozen=True)
 class DrGrpo(GroupRelative):
-    length: float = 1024.0
+    length: Above0 = 1024.0
     """Number of tokens by which every sequence's sum is divided; in the paper the maximum generation length."""
 
     def __post_init__(self) -> None:

@@ -17,10 +17,10 @@ the learner's to itself: `proximal: recomputed`, with several updates per batch.
 
 from dataclasses import dataclass, replace
 
+from coa.bounds import AtLeast0
 from coa.learning.algorithms.base import SEQUENCES, LossSums, Sum, TokenBatch, Totals
 from coa.learning.algorithms.policy_gradient import (
     GroupRelative,
-    check_bounds,
     check_clips,
     per_sequence,
     ratios,
@@ -31,13 +31,12 @@ from coa.learning.losses import clipped_surrogate, correction, ratio_of, segment
 
 @dataclass(frozen=True)
 class Gspo(GroupRelative):
-    clip_low: float = 3e-4
-    clip_high: float = 4e-4
+    clip_low: AtLeast0 = 3e-4
+    clip_high: AtLeast0 = 4e-4
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_clips("gspo", self.surrogate, "clip_low and clip_high")
-        check_bounds(self, "clip_low", "clip_high")
 
     @property
     def clip_range(self) -> str:

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from coa.bounds import Above0
 from coa.errors import NotFinite
 from coa.learning.advantages import Rewarded
 from coa.learning.algorithms.base import Needs
@@ -31,18 +32,14 @@ class OnPolicyConfig:
     teacher: str | None = None
     """Folder or hub name of the model that scores the tokens; it needs the policy's tokenizer. None for no on-policy
     distillation."""
-    weight: float = 1.0
+    weight: Above0 = 1.0
     """Weight of a token's gap: the teacher's log-prob minus the policy's."""
     reward: float = 0.0
     """Weight of the reward's advantage, which is added to the gaps; 0 ignores the reward."""
-    limit: float = 5.0
+    limit: Above0 = 5.0
     """Maximum absolute gap of a token, in nats, so that a token that the teacher excludes does not outweigh a batch."""
 
     PATHS: ClassVar = ("teacher",)
-
-    def __post_init__(self) -> None:
-        if self.weight <= 0 or self.reward < 0 or self.limit <= 0:
-            raise ValueError("rl.on_policy: weight and limit must be above 0, reward at least 0")
 
 
 def gaps(sample: Sample, teacher: Floats, limit: float) -> Floats:

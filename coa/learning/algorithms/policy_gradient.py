@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from coa.bounds import AtLeast0
 from coa.learning.advantages import Rewarded, Spread, group_relative, informative
 from coa.learning.algorithms.base import SAMPLED, TOKENS, LossSums, Needs, Sum, TokenBatch, TokenTargets, Totals
 from coa.learning.losses import (
@@ -54,13 +55,12 @@ class PolicyGradient:
     OWN_PROXIMAL: ClassVar[Proximal] = Proximal.interpolated
     """Proximal policy if the recipe sets none."""
     surrogate: LossConfig = field(default_factory=LossConfig)
-    kl_weight: float = 0.0
+    kl_weight: AtLeast0 = 0.0
     """Weight of the per-token divergence from the stage's initial model; 0 loads no reference model."""
     kl_in: KlIn = KlIn.loss
     kl_estimator: Divergence = Divergence.k3
 
     def __post_init__(self) -> None:
-        check_bounds(self, "kl_weight")
         if self.kl_weight > 0 and self.kl_in is KlIn.loss and self.kl_estimator is Divergence.k1:
             raise ValueError("kl_estimator=k1 has zero expected gradient in the loss; use k2 or k3, or kl_in=reward")
 
@@ -179,14 +179,6 @@ def check_clips(name: str, config: LossConfig, own: str) -> None:
             f"rl.learner.loss.{key}={'null' if value is None else value}" for key, value in ignored.items()
         )
         raise ValueError(f"{name} clips by rl.algorithm_settings.{own}, not by rl.learner.loss: set {without}")
-
-
-def check_bounds(algorithm: object, *names: str, most: float = float("inf")) -> None:
-    """Raises ValueError for the first of these settings that is below 0 or above `most`."""
-    for name in names:
-        if not 0 <= (value := getattr(algorithm, name)) <= most:
-            within = "at least 0" if most == float("inf") else f"0 to {most:g}"
-            raise ValueError(f"{name} is {value:g}, expected {within}")
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coa.bounds import AtLeast0, Share
 from coa.learning.advantages import Rewarded
 from coa.learning.algorithms.base import SAMPLED, TOKENS, LossSums, Needs, Sum, TokenBatch, TokenTargets, Totals
-from coa.learning.algorithms.policy_gradient import KlIn, PolicyGradient, check_bounds, moments, whitened
+from coa.learning.algorithms.policy_gradient import KlIn, PolicyGradient, moments, whitened
 from coa.types import Floats
 
 if TYPE_CHECKING:
@@ -39,21 +40,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ppo(PolicyGradient):
-    gamma: float = 1.0
-    gae_lambda: float = 1.0
+    gamma: Share = 1.0
+    gae_lambda: Share = 1.0
     """GAE's lambda: with 1 the advantage is the return minus the value; smaller values rely on later tokens' values."""
-    value_weight: float = 0.1
+    value_weight: AtLeast0 = 0.1
     """Weight of the value loss relative to the policy's loss. Both share the norm by which gradients are clipped;
     otherwise AdamW makes the head's steps independent of it."""
-    value_clip: float = 0.2
+    value_clip: AtLeast0 = 0.2
     """Clip range of the value loss: maximum change of a value from before the batch that still lowers the loss."""
     whiten: bool = False
     """Whether advantages are normalized to mean 0 and standard deviation 1."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bounds(self, "value_weight", "value_clip")
-        check_bounds(self, "gamma", "gae_lambda", most=1.0)
 
     @property
     def needs(self) -> Needs:

@@ -22,6 +22,11 @@ class Decoding:
             )
 
 
+GREEDY = Decoding(samples=1, temperature=0.0)
+OTHERWISE = Decoding(samples=4, temperature=1.0)
+"""The protocol of tasks that belong to no benchmark."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hub:
     """A data set on the Hugging Face hub, or a folder with a copy of it."""
@@ -56,3 +61,17 @@ class Benchmark:
 
     def metric_at(self, samples: int) -> str:
         return self.metric.replace("@k", f"@{samples}")
+
+
+def decoding_of(
+    benchmark: Benchmark | None, *, samples: int | None, temperature: float | None, top_p: float | None
+) -> Decoding:
+    """The decoding of attempts: settings of the command or recipe take precedence over the benchmark's protocol, which
+    takes precedence over OTHERWISE. None is no setting. Greedy decoding has one sample."""
+    base = OTHERWISE if benchmark is None else benchmark.decoding
+    temperature = base.temperature if temperature is None else temperature
+    return Decoding(
+        samples=1 if temperature == 0 else base.samples if samples is None else samples,
+        temperature=temperature,
+        top_p=base.top_p if top_p is None else top_p,
+    )

@@ -10,8 +10,7 @@ import pickletools
 import zlib
 from typing import Any
 
-from coa.grading.cases import EXACT, TIME_LIMIT_S, read_tests
-from coa.grading.digits import any_digits
+from coa.grading.cases import EXACT, TIME_LIMIT_S, any_digits, read_tests
 from coa.json_object import JsonView
 from coa.tasks.published.item import BadRow, Item, Reader, Row, called, text
 

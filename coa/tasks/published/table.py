@@ -11,12 +11,10 @@ from typing import Any
 
 from coa.errors import UserError
 from coa.registry import Registry
-from coa.tasks.published.benchmark import Benchmark, Decoding, Hub
+from coa.tasks.published.benchmark import GREEDY, Benchmark, Decoding, Hub
 from coa.tasks.published.mathematics import olympiad, problem
 from coa.tasks.published.programs import code_contests, live_code_bench, within
-from coa.tasks.published.protocol import GREEDY
-from coa.tasks.published.questions import flash_rag
-from coa.tasks.published.web import browse_comp, gaia, last_exam, web_walker
+from coa.tasks.published.questions import browse_comp, flash_rag, gaia, last_exam, web_walker
 
 SIXTEEN = Decoding(samples=16, temperature=0.6)
 ONE = Decoding(samples=1, temperature=0.6)

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from coa.bounds import Above0
 from coa.errors import UserError
 from coa.http.addresses import is_web_address, redact
 from coa.http.keys import read_key
@@ -42,12 +43,8 @@ class McpConfig:
     """Environment variables that are passed to `command`, besides PATH, HOME and the like."""
     tags: dict[str, McpTagConfig] = field(default_factory=dict)
     """The tools of this server, by the tag that each handles."""
-    connect_s: float = 20.0
+    connect_s: Above0 = 20.0
     """Maximum seconds to connect and to list the server's tools."""
-
-    def __post_init__(self) -> None:
-        if self.connect_s <= 0:
-            raise ValueError(f"tools.mcp: connect_s is {self.connect_s:g}, expected more than 0")
 
     @property
     def where(self) -> str:

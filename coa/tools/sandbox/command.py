@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from coa.errors import ToolDown, UserError
-from coa.tools.sandbox.run import MIB, Confines, RunLimits
+from coa.tools.sandbox.cgroup import MIB
+from coa.tools.sandbox.run import Confines, RunLimits
 from coa.tools.sandbox.zygote import BYTES_PER_FILE, DESCRIPTORS, SIGNALS
 
 INSTALL = "install bubblewrap and util-linux (Debian, Ubuntu: apt-get install bubblewrap util-linux)"

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from coa.errors import ToolDown
-from coa.tools.sandbox.cgroup import MIB as MIB
-from coa.tools.sandbox.cgroup import Group
+from coa.tools.sandbox.cgroup import MIB, Group
 
 KILLED = 128 + signal.SIGKILL
 KILLED_S = 10.0

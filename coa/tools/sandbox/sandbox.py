@@ -8,8 +8,8 @@ Covered, warm and cold: new namespaces for users, processes, mounts, network, IP
 except a private loopback; no inherited environment or file descriptor; a file system that contains the system's
 libraries, the base interpreter and the operator's packages read-only, an empty workspace in memory, and no /proc;
 limits on CPU time, wall time, address space, files, threads, open descriptors and output. A seccomp filter (filter.py)
-allows only the listed system calls (calls.py): threads but no further process, so that limits on the one process are
-limits on the run.
+allows only the listed system calls: threads but no further process, so that limits on the one process are limits on the
+run.
 
 Kernel memory of a program (sockets, empty files, tables) is not in its address space. Its own cgroup (cgroup.py) counts
 that too, if one can be made. Otherwise the program may make no sockets except connected pairs, and no threads if the

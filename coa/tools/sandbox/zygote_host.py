@@ -12,9 +12,9 @@ from io import FileIO
 from typing import Self
 
 from coa.errors import ToolDown
-from coa.tools.sandbox.cgroup import Group, Groups
+from coa.tools.sandbox.cgroup import MIB, Group, Groups
 from coa.tools.sandbox.command import Interpreter, zygote_command
-from coa.tools.sandbox.run import MIB, Confines, RunLimits, last_line, memory_file
+from coa.tools.sandbox.run import Confines, RunLimits, last_line, memory_file
 from coa.tools.sandbox.zygote import NURSERY, READY, REQUEST
 
 START_S = 30.0

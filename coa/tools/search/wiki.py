@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
+
+from annotated_types import Ge, Le
 
 from coa.errors import ToolDown
 from coa.http.addresses import redact
@@ -46,7 +48,7 @@ class WikiConfig:
     retriever, which has its own corpus."""
     index: str = ""
     """Folder of the index that is built from the corpus; empty takes CORPUS.index beside the corpus."""
-    topk: int = 3
+    topk: Annotated[int, Ge(1), Le(MAX_TOPK)] = 3
     """Number of passages in a tool result."""
     language: str = "english"
     """Language of BM25's stop words and stemmer (`coa.tools.search.bm25.words_of`); empty for neither."""
@@ -57,14 +59,12 @@ class WikiConfig:
     PATHS: ClassVar = ("corpus", "index")
 
     def __post_init__(self) -> None:
-        if not 1 <= self.topk <= MAX_TOPK:
-            raise ValueError(f"tools.wiki.topk is {self.topk}, expected 1 to {MAX_TOPK}")
         if self.backend is Backend.dense and not self.corpus:
-            raise ValueError("tools.wiki.backend is dense, and tools.wiki.corpus names no corpus")
+            raise ValueError("backend is dense, and corpus names no corpus")
         if (self.backend is Backend.retriever) != bool(self.retriever):
-            raise ValueError("tools.wiki.backend=retriever and tools.wiki.retriever, an address, go together")
+            raise ValueError("backend=retriever and retriever, an address, go together")
         if self.retriever and not self.retriever.startswith(("http://", "https://")):
-            raise ValueError(f"tools.wiki.retriever is {self.retriever!r}, expected http://... or https://...")
+            raise ValueError(f"retriever is {self.retriever!r}, expected http://... or https://...")
 
     @property
     def configured(self) -> bool:

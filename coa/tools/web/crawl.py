@@ -32,6 +32,8 @@ from coa.tools.web.summary import PROMPT, Summariser, SummaryConfig, relevant
 PAGE_FAULTS = frozenset({400, 404, 410, 422, 451})
 """Statuses by which a reader reports a fault of the page; all others are faults of the reader: key, credit, load."""
 GONE = frozenset({404, 410})
+MAX_REDIRECTS = 5
+"""Of a page."""
 TEXT_CHARS = 200_000
 """Maximum characters of a page's text that are used."""
 KEPT_PAGES = 512
@@ -59,8 +61,6 @@ class CrawlConfig:
     """Maximum number of pages that one call of `crawl_page` reads."""
     max_chars: int = 8000
     """Maximum characters of a tool result, over all its pages."""
-    redirects: int = 5
-    """Maximum number of redirects per page."""
     page_s: float = 15.0
     """Maximum seconds to fetch a page, including redirects and retries."""
     extract_s: float = 5.0
@@ -161,7 +161,7 @@ class CrawlPage:
     async def _follow(self, link: str) -> Page:
         deadline = asyncio.get_running_loop().time() + self._config.page_s
         base = ""
-        for _ in range(1 + self._config.redirects):
+        for _ in range(1 + MAX_REDIRECTS):
             # Each redirect is checked again: a page must not redirect to an address that a link may not name.
             url, known = read_link(link, self._reach, base)
             if self._config.reader is not None and not known:

@@ -9,7 +9,7 @@ import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
-from cluster.remote.present import present_nodes
+from cluster.resources import present_nodes
 from coa.config import load
 from coa.planning.clusters import parse_cluster
 from jobs.commands.command import Command, local_path, positive

@@ -16,7 +16,7 @@ from coa.learning.algorithms.ppo import Ppo
 from coa.learning.algorithms.reinforce_pp import ReinforcePp
 from coa.learning.dealing import deal_updates
 from coa.learning.faults import Credit, of_credit
-from coa.learning.samples import is_trained, to_samples
+from coa.learning.samples import is_trained
 from coa.learning.window import Ticket
 from coa.types import Sample, Scored, Task
 from jobs.recipe.schema import RlConfig
@@ -34,9 +34,6 @@ class Group:
 
     def record(self) -> GroupRecord:
         return GroupRecord(group=self.number, task=self.task, episodes=tuple(map(record_of, self.episodes)))
-
-    def samples(self, algorithm: Algorithm, *, mask_truncated: bool) -> tuple[Sample, ...]:
-        return to_samples(self.episodes, algorithm, self.number, mask_truncated=mask_truncated)
 
     def failed(self, error: InfrastructureError) -> EpisodeFailed:
         """The failure of the whole group, with the length of its longest episode."""

@@ -34,6 +34,7 @@ from coa.learning.accounts import SPARE
 from coa.learning.batches import BatchStore
 from coa.learning.issue import Issue
 from coa.learning.orders import Train
+from coa.learning.samples import to_samples
 from coa.learning.window import Ticket, Window
 from coa.reporting.metrics import MetricsLog
 from coa.types import Sample
@@ -221,7 +222,7 @@ class Reinforcement:
         if not self._algorithm.keep(group.episodes):
             return None
         masked = self._config.mask_truncated
-        samples = group.samples(self._algorithm, mask_truncated=masked)
+        samples = to_samples(group.episodes, self._algorithm, group.number, mask_truncated=masked)
         self.stats.suspect(group.faults(samples, self._algorithm, mask_truncated=masked))
         if self._scorer is None:
             return samples

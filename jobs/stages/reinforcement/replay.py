@@ -193,8 +193,6 @@ async def feed(learning: Learners, plan: Plan, epoch: int) -> None:
 
 def learning_of(run: RunDir, plan: Plan, own: Path) -> LearnerGroup:
     """The learners of the stage, in a folder of their own."""
-    from actors.weights.transport import WeightsConfig
-
     config = run.config.rl
     return LearnerGroup(
         "replay",
@@ -211,7 +209,6 @@ def learning_of(run: RunDir, plan: Plan, own: Path) -> LearnerGroup:
         probe_tokens=2,
         probe_temperature=config.sampling.temperature,
         output=own / "model",
-        weights=WeightsConfig(bucket_mib=config.weights.bucket_mib),
         checkpoint=plan.checkpoint,
         last=plan.last,
     )

@@ -18,7 +18,8 @@ from actors.learner.buffer import Finished, Started, Stepped
 from actors.learner.config import LoraConfig, ModelConfig, Objective, RlLearnerConfig
 from actors.learner.learner import Learner
 from actors.learner.lora import add_adapters
-from actors.learner.policy import PackedPolicy, load_model, to_tensors
+from actors.learner.model.load import load_model
+from actors.learner.policy import PackedPolicy, to_tensors
 from actors.learner.step_report import StepReport
 from cluster.learner_group import LearnerGroup
 from cluster.resources import PlacementConfig
@@ -321,10 +322,8 @@ def test_a_projection_in_the_files_is_taken_although_the_configuration_ties(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"zero_stage": 0}, "zero_stage is 0"),
         ({"offload_parameters": True}, "offload_parameters needs"),
-        ({"ranks": 4, "sequence_parallel": 3}, r"sequence_parallel is 3, expected a divisor of learner\.ranks=4"),
-        ({"sequence_parallel": 0}, r"sequence_parallel is 0, expected a divisor of learner\.ranks=1"),
+        ({"ranks": 4, "sequence_parallel": 3}, "sequence_parallel is 3, expected a divisor of ranks=4"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], said: str) -> None:

@@ -13,10 +13,11 @@ from actors.learner.config import LoraConfig, ModelConfig, RlLearnerConfig
 from actors.learner.learner import Learner
 from actors.learner.lora import add_adapters, sources
 from actors.learner.model import names
+from actors.learner.model.load import load_model
 from actors.learner.model.merged import check_written
 from actors.learner.model.names import Pieces, pieces_of, written_sources
 from actors.learner.model.parity import Copied
-from actors.learner.policy import PackedPolicy, load_model
+from actors.learner.policy import PackedPolicy
 from actors.weights.parts import ModelParts
 from coa.errors import UserError
 from tests.support.families import as_hub, made, tiny_config, written

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from actors.learner.config import LoraConfig, ModelConfig, Objective, RlLearnerConfig, ValueHeadConfig
 from actors.learner.learner import Learner
-from actors.learner.policy import load_model, to_tensors
+from actors.learner.model.load import load_model
+from actors.learner.policy import to_tensors
 from coa.learning import faults
 from coa.learning.algorithms import DEFAULT, make
 from coa.learning.algorithms.base import SAMPLED, LossSums, Needs, Sum, TokenBatch, TokenTargets, Totals

@@ -13,6 +13,7 @@ from actors.learner.attention import BRANCHED
 from actors.learner.config import LoraConfig, ModelConfig
 from actors.learner.lora import sources
 from actors.learner.model.head import Scaling, decoder_of, scaling_of
+from actors.learner.model.load import load_model
 from actors.learner.model.merged import check_written
 from actors.learner.model.parity import (
     Copied,
@@ -27,7 +28,7 @@ from actors.learner.model.parity import (
     unlike_linear,
     usual_tokens,
 )
-from actors.learner.policy import PackedPolicy, TrainedPolicy, check_trained, load_model, parity_of, to_tensors
+from actors.learner.policy import PackedPolicy, TrainedPolicy, check_trained, parity_of, to_tensors
 from coa.errors import UserError
 from coa.learning.packing import micro_batch
 from coa.learning.samples import all_trained

@@ -31,9 +31,9 @@ from actors.learner.attention import Line, tree_mask, varlen_arguments
 from actors.learner.config import VARLEN, LearnerConfig, ModelConfig
 from actors.learner.logits import chosen_logprobs
 from actors.learner.lora import sources
-from actors.learner.model.load import shared
+from actors.learner.model.load import load_model, shared
 from actors.learner.packing import packing_of
-from actors.learner.policy import PackedPolicy, load_model, to_tensors
+from actors.learner.policy import PackedPolicy, to_tensors
 from coa.errors import UserError
 from coa.learning.packing import ONE_SAMPLE, Branch, PackingConfig, micro_batch, pack
 from coa.pretrained.weights import ADAPTER, WITH_ADAPTERS
@@ -356,5 +356,5 @@ def test_an_attention_whose_package_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_only_two_types_of_weights_are_known() -> None:
-    with pytest.raises(ValueError, match=r"model\.dtype is float16"):
+    with pytest.raises(ValueError, match="dtype is float16"):
         ModelConfig(dtype="float16")

@@ -9,7 +9,8 @@ import torch
 from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig
 from actors.learner.learner import Learner
 from actors.learner.lora import Source, sources
-from actors.learner.policy import PackedPolicy, load_model, to_tensors
+from actors.learner.model.load import load_model
+from actors.learner.policy import PackedPolicy, to_tensors
 from actors.weights.parts import ModelParts
 from coa.learning.packing import micro_batch
 from coa.learning.schedule import OptimizerConfig

@@ -14,7 +14,8 @@ import actors.learner.learner
 from actors.learner.config import LoraConfig, ModelConfig, Objective, RlLearnerConfig
 from actors.learner.deepspeed_settings import deepspeed_config
 from actors.learner.learner import Learner
-from actors.learner.policy import PackedPolicy, TrainedPolicy, load_model, to_tensors
+from actors.learner.model.load import load_model
+from actors.learner.policy import PackedPolicy, TrainedPolicy, to_tensors
 from actors.learner.zero import choose_accelerator, join_process_group
 from coa.errors import UserError
 from coa.learning.packing import micro_batch

@@ -1,8 +1,13 @@
-"""What is handed to vLLM: a CPU's needs, a GPU's defaults, and a recipe's word over both."""
+"""What is handed to vLLM: a CPU's needs, a GPU's defaults, and a recipe's word over both; and what a killed engine
+leaves outside of its run's folder."""
 
+import fcntl
 import json
+import multiprocessing
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +15,17 @@ from typing import Any
 import pytest
 
 from actors.rollout import device
-from actors.rollout.config import EngineConfig
-from actors.rollout.device import IN_CORE, engine_args, environment, message_ends, preloaded
-from actors.rollout.passed_on import FIXED, SETTINGS, check_arguments
+from actors.rollout.config import FIXED_ARGUMENTS, OWN_SETTINGS, EngineConfig, check_arguments
+from actors.rollout.device import (
+    FOLDER_PREFIX,
+    IN_CORE,
+    SHARED_MEMORY,
+    engine_args,
+    environment,
+    message_ends,
+    preloaded,
+    sweep,
+)
 from actors.weights.host import WORKER
 from coa.errors import UserError
 
@@ -27,6 +40,19 @@ COMMON = {
     "tensor_parallel_size": 1,
 }
 GPU = {**COMMON, "max_num_batched_tokens": 8192, "gpu_memory_utilization": 0.85}
+
+ROOT = Path(__file__).parents[3]
+ENGINE = """
+import multiprocessing
+import socket
+import sys
+from actors.rollout.device import own_place
+folder = own_place()
+socket.socket(socket.AF_UNIX).bind(str(folder / "rpc"))
+lock = multiprocessing.get_context("spawn").Lock()
+print(folder.name, flush=True)
+sys.stdin.read()
+"""
 
 
 def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int, gpus: float | None = None) -> dict[str, Any]:
@@ -85,7 +111,7 @@ def test_each_argument_is_set_by_a_recipes_setting_is_fixed_or_may_be_passed_on(
         for gpus in (0.0, 1.0):
             config = EngineConfig(sleep_mode=True, tensor_parallel=2, enforce_eager=True, block_size=1)
             given |= arguments(config, cpu=cpu, max_tokens=300, gpus=gpus).keys()
-    assert given - SETTINGS.keys() - FIXED.keys() == {"max_num_batched_tokens", "kv_cache_memory_bytes"}
+    assert given - OWN_SETTINGS.keys() - FIXED_ARGUMENTS.keys() == {"max_num_batched_tokens", "kv_cache_memory_bytes"}
 
 
 @pytest.mark.parametrize(
@@ -188,3 +214,63 @@ def test_openmp_in_a_folder_with_blanks_is_preloaded_by_its_name_without_an_erro
     assert preloaded(tmp_path / "a b", {}) == {}, "there is none"
     assert preloaded(folder, {"LD_PRELOAD": "/usr/lib/libiomp5.so"}) == {}, "somebody has chosen another one"
     assert preloaded(folder, {"LD_PRELOAD": "libx.so"})["LD_PRELOAD"] == f"libx.so:{chosen['LD_PRELOAD']}"
+
+
+def engine(folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", ENGINE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={"TMPDIR": str(folder), "PATH": "/usr/bin:/bin"},
+    )
+
+
+def test_a_folder_that_another_engine_sweeps_before_it_is_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, swept = fcntl.flock, []
+
+    def after_a_sweep(descriptor: int, kind: int) -> None:
+        if not swept:
+            swept.extend(tmp_path.iterdir())
+            swept[0].rmdir()
+        lock(descriptor, kind)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(device.fcntl, "flock", after_a_sweep)
+    process: Any = multiprocessing.current_process()
+    monkeypatch.setitem(process._config, "semprefix", "/mp")
+    folder = device.own_place()
+    assert folder.is_dir()
+    assert folder not in swept
+
+
+def semaphores(name: str) -> list[Path]:
+    return list(SHARED_MEMORY.glob(f"sem.{name}-*"))
+
+
+def test_what_a_killed_engine_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    if not SHARED_MEMORY.is_dir():
+        pytest.skip("semaphores are no files here")
+    (tmp_path / f"{FOLDER_PREFIX}file").touch()
+    with engine(tmp_path) as dead, engine(tmp_path) as alive:
+        assert dead.stdout is not None
+        assert alive.stdout is not None
+        one, two = dead.stdout.readline().strip(), alive.stdout.readline().strip()
+        assert (len(semaphores(one)), len(semaphores(two))) == (1, 1)
+        subprocess.run(["pkill", "-KILL", "-P", str(dead.pid)], check=False)  # what would tidy up, as Ray does
+        dead.kill()
+        dead.wait()
+        sweep(tmp_path)
+        assert not (tmp_path / one).exists()
+        assert semaphores(one) == []
+        assert (tmp_path / two / "rpc").is_socket()
+        assert len(semaphores(two)) == 1
+        with pytest.raises(ConnectionRefusedError), socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / two / "rpc"))  # bound, and nobody listens
+        alive.communicate("")
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{FOLDER_PREFIX}file"]
+    assert semaphores(two) == []

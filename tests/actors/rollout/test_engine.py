@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from actors.learner.config import ModelConfig
-from actors.learner.policy import PackedPolicy, load_model, to_tensors
+from actors.learner.model.load import load_model
+from actors.learner.policy import PackedPolicy, to_tensors
 from actors.messages import (
     Advanced,
     Cancelled,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from actors.learner.config import ModelConfig
-from actors.learner.policy import load_model
+from actors.learner.model.load import load_model
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.config import EngineConfig
 from actors.weights.checks.path_check import probe_tokens

@@ -136,7 +136,7 @@ def test_200_kills_complete_no_call_twice_and_change_no_token() -> None:
                             again = order(len(journals))  # there is always work to kill
                             unfinished[again.id], journals[again.id] = again, []
             cut.dead = True
-            executor.calls.refuse([f"engine {kills}"])
+            await executor.refuse([f"engine {kills}"])
             await engine.runner.cancel(unfinished)
             kills += 1
         return found, kills, moved
@@ -171,7 +171,7 @@ def test_a_call_that_is_under_way_when_its_engine_dies_is_joined_by_the_next_eng
         await first.read()
         await begun.wait()
         cut.dead = True
-        executor.calls.refuse(["first"])
+        await executor.refuse(["first"])
         second = Runner(executor, policy=Saying(*SEARCHES), name="second")
         second.runner.start([order(journal=journal_of(first, order().id))])
         await asyncio.sleep(0.01)

@@ -172,7 +172,7 @@ def test_a_team_that_takes_over_joins_the_tool_calls_that_the_one_before_it_had_
         assignments = [Assignment(task) for task in tasks]
         dead = asyncio.ensure_future(first.play(assignments))
         await begun.wait()
-        executor.calls.refuse([first._tools.name])
+        await executor.refuse([first._tools.name])
         taking_over = asyncio.ensure_future(second.play(assignments))
         for _ in range(100):
             await asyncio.sleep(0)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from actors.tools.calls import KnownCalls
 from actors.tools.executor import ExecutorConfig, ToolExecutor
 from coa.errors import CallLost, ExecutorLost, ToolDown
 from coa.tools.base import ToolCall
@@ -236,8 +235,8 @@ def test_results_that_nobody_acknowledges_leave_in_the_end() -> None:
         async def answer(one: ToolCall) -> str:
             return one.argument
 
-        known = KnownCalls(answer, 2)
-        known.start("engine", [(n, call(str(n))) for n in range(5)])
+        known = Answering(answer, 2)
+        await known.start("engine", [(n, call(str(n))) for n in range(5)])
         await turns()
         assert list(known._finished) == [3, 4]
         assert known._known.keys() == known._finished.keys()

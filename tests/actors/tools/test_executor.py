@@ -212,18 +212,10 @@ def test_tools_that_cannot_be_made_are_a_mistake_and_never_an_observation() -> N
         executor = ToolExecutor(make_tools)
         assert await executor.mistake() == "corpus x: no such file"
         [answer] = await executor.call_many([call("a")])
-        assert isinstance(answer, ToolDown)
+        assert (type(answer), str(answer)) == (ToolDown, "corpus x: no such file")
         assert await ToolExecutor(lambda: {}).mistake() == ""
 
     asyncio.run(go())
-
-
-@pytest.mark.parametrize("value", [0, -1, "x"])
-def test_a_limit_that_is_none_is_refused(value: int) -> None:
-    with pytest.raises(ValueError, match=r"executor\.concurrency_of\.code is"):
-        ExecutorConfig(concurrency_of={"code": value})
-    with pytest.raises(ValueError, match=r"executor\.call_s is"):
-        ExecutorConfig(call_s=value)
 
 
 def test_a_memo_forgets_a_task_that_nobody_waits_for_any_more_if_it_fails() -> None:

@@ -17,11 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from actors.learner import loop
-from actors.weights import ipc
-from actors.weights.address import Address
-from actors.weights.ipc import Offer
-from actors.weights.sharing import buffers as sharing
-from actors.weights.sharing.link import DONE, hear, say
+from actors.weights import ipc, sharing
+from actors.weights.ipc import DONE, Offer, hear, say
+from actors.weights.store import Address
 from actors.weights.transports import find_receiver
 from coa.errors import DamagedWeights, DiskFull, SyncError, WeightsLost
 from coa.learning.orders import Numbered, Stop, Train

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from actors.learner.config import ModelConfig
-from actors.learner.policy import load_model
+from actors.learner.model.load import load_model
 from actors.weights.checks.path_check import check_path
 from actors.weights.loader import WeightLoader
 from actors.weights.on_disk import published_file

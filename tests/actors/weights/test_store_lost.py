@@ -11,9 +11,8 @@ from typing import Any, cast
 import pytest
 
 from actors.weights import host, store
-from actors.weights.address import Address
 from actors.weights.holder import WeightHolder
-from actors.weights.store import Kept, WeightDirectory
+from actors.weights.store import Address, Kept, WeightDirectory
 from actors.weights.transports import find_sender
 from coa.errors import SyncError, WeightsLost
 from tests.actors.weights.test_transports import model

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from actors.weights.address import Address
 from actors.weights.holder import segment_path
 from actors.weights.segment import reading, write_pieces
+from actors.weights.store import Address
 from actors.weights.transports import find_sender
 from coa.errors import DiskFull, UserError
 from coa.learning.weights import Manifest, digest, lay_out, seal

@@ -1,17 +1,23 @@
-"""Learners that fail are started again, from a whole checkpoint, as long as they come further."""
+"""Learners that fail are started again, from a whole checkpoint, as long as they come further; placement groups that a
+dead controller of theirs has left are removed."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import ray
 from ray.exceptions import ActorDiedError
 from ray.train import ControllerError, TrainingFailedError, WorkerGroupError
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
-from cluster.learners.attempts import attempts
+from cluster.learners.attempts import attempts, remove_left_groups
 from coa.errors import InfrastructureError
 from coa.storage.checkpoints import Mended
 
 FAILED = WorkerGroupError("rank 0 failed", {0: RuntimeError("rank 0")})
 Newest = tuple[int | None, TrainingFailedError | ActorDiedError | None]
+
+CPUS = 0.25
 
 
 class Run:
@@ -99,3 +105,38 @@ def test_a_damaged_checkpoint_is_told_of_once() -> None:
         "a damaged checkpoint is set aside, and learners start from the one of version 4 "
         "(checkpoint_6: progress.json is missing)"
     ]
+
+
+@ray.remote(num_cpus=0)
+class Controller:
+    """Makes a placement group, as Ray Train's does."""
+
+    def __init__(self) -> None:
+        self.group: Any = None
+
+    def reserve(self) -> str:
+        self.group = placement_group([{"CPU": CPUS}])
+        ray.get(self.group.ready())
+        return self.group.id.hex()
+
+
+def states(*ids: str) -> list[str]:
+    table = placement_group_table()
+    return [table[one]["state"] for one in ids]
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_the_group_of_a_controller_that_died_is_removed_and_no_other() -> None:
+    controllers: list[Any] = [Controller.remote(), Controller.remote()]
+    dead, alive = controllers
+    left, used = ray.get([dead.reserve.remote(), alive.reserve.remote()])
+    own = placement_group([{"CPU": CPUS}])
+    ray.get(own.ready())
+    assert remove_left_groups() == 0
+    ray.kill(dead)
+    while not remove_left_groups():  # until Ray knows of its death
+        pass
+    assert states(left, used, own.id.hex()) == ["REMOVED", "CREATED", "CREATED"]
+    assert remove_left_groups() == 0
+    remove_placement_group(own)
+    ray.kill(alive)

@@ -13,7 +13,7 @@ import ray
 
 from actors.learner.buffer import Committed, Finished, Started, Stepped
 from actors.learner.config import ModelConfig
-from actors.learner.policy import load_model
+from actors.learner.model.load import load_model
 from benchmarks.chaos.plan import Part
 from benchmarks.chaos.processes import Below, send
 from cluster.learner_group import LearnerGroup

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from coa.agent.grammar import Chain, Span
 from coa.demo.tasks import training_task
 from coa.demo.world import World, WorldConfig
-from coa.distill.bloom import Bloom, Size
 from coa.distill.duplicates import (
     ENOUGH,
     EXACT,
     NEAR,
     SAME_CHAIN,
+    Bloom,
+    BloomSize,
     DuplicateConfig,
     Duplicates,
     bands_and_rows,
@@ -152,7 +153,7 @@ def test_a_full_memory_takes_no_more_for_duplicates_than_its_rate_of_errors():
 @settings(deadline=None)
 @given(st.integers(0, 200), st.integers(1, 8))
 def test_a_bloom_filter_finds_all_that_is_in_it(count: int, skipped: int):
-    bloom = Bloom(1, Size.of(200, 0.01))
+    bloom = Bloom(1, BloomSize.of(200, 0.01))
     numbers = pseudo_random(1000)[::skipped][:count]
     for number in numbers:
         bloom.add(np.array([number]))
@@ -160,7 +161,7 @@ def test_a_bloom_filter_finds_all_that_is_in_it(count: int, skipped: int):
 
 
 def test_a_bloom_filter_errs_as_often_as_it_is_made_for():
-    bloom = Bloom(2, Size.of(5000, 0.01))
+    bloom = Bloom(2, BloomSize.of(5000, 0.01))
     for pair in pseudo_random(10_000).reshape(-1, 2):
         bloom.add(pair)
     found = np.mean([bloom.holds(pair) for pair in pseudo_random(30_000)[10_000:].reshape(-1, 2)])
@@ -168,7 +169,7 @@ def test_a_bloom_filter_errs_as_often_as_it_is_made_for():
 
 
 def test_filters_side_by_side_do_not_see_each_others_keys():
-    bloom = Bloom(2, Size.of(100, 1e-6))
+    bloom = Bloom(2, BloomSize.of(100, 1e-6))
     first, second = pseudo_random(2)
     bloom.add(np.array([first, second]))
     assert bloom.holds(np.array([first, second])).tolist() == [True, True]
@@ -232,11 +233,3 @@ def test_numbers_are_the_same_in_every_process():
         [sys.executable, "-c", program], env={"PYTHONHASHSEED": "7"}, capture_output=True, text=True, check=True
     )
     assert int(ran.stdout) == int(grams(numbers_of(["Arden", "Berg"]), 2)[0])
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"threshold": 1.5}, {"error_rate": 0.0}, {"documents": 0}, {"solutions_per_task": -1}]
-)
-def test_a_memory_that_makes_no_sense_is_refused(wrong: dict[str, float]):
-    with pytest.raises(ValueError, match=f"duplicates.*{next(iter(wrong))}"):
-        DuplicateConfig(**wrong)  # pyright: ignore[reportArgumentType]

@@ -122,15 +122,16 @@ def test_any_other_reply_is_no_verdict(reply: str):
 
 
 def test_the_judge_sees_the_rules_the_question_and_the_steps_with_observations_cut():
-    system, user = shown_to_judge(RUN.transcript, CONFIG)
+    system, user = shown_to_judge(RUN.transcript)
     assert "do not judge that" in system["content"]
     assert "Plan very fine-grained steps" in user["content"]
     assert "<question>\nWho owns Vexon Labs ?\n</question>" in user["content"]
     assert f"<observation> seen {'x' * 495} [cut]</observation><answer> Berg</answer>" in user["content"]
 
 
-def test_what_a_run_says_can_not_leave_its_tag():
-    shown = shown_to_judge(RUN.transcript, ObedienceConfig(observation_chars=1000))[1]["content"]
+def test_what_a_run_says_can_not_leave_its_tag(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("coa.distill.obedience.OBSERVATION_CHARS", 1000)
+    shown = shown_to_judge(RUN.transcript)[1]["content"]
     assert "end &lt;/run> obeys" in shown
     assert shown.count("</run>") == 1 == shown.count("<run>")
     assert messages_of("i", {"a.b": "x </ a.b> <c>"})[1]["content"] == "<a.b>\nx &lt;/ a.b> <c>\n</a.b>"
@@ -141,12 +142,6 @@ def test_a_verdict_is_asked_for_with_its_schema_where_the_endpoint_knows_it():
     asked = options_of(ObedienceConfig())
     assert asked["response_format"]["json_schema"]["schema"]["required"] == ["rationale", "verdict"]
     assert options_of(ObedienceConfig(schema=False)) == {"temperature": 0.0}
-
-
-@pytest.mark.parametrize("wrong", [{"asks": 0}])
-def test_a_judge_that_is_never_asked_is_refused(wrong: dict[str, int]):
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))}: 0 is below 1"):
-        ObedienceConfig(**wrong)  # pyright: ignore[reportArgumentType]
 
 
 def test_the_schema_demands_what_is_read():

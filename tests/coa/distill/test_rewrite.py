@@ -11,11 +11,11 @@ from coa.distill.rewrite import (
     CUT_OFF,
     DONE,
     EMPTY,
+    MAX_CHARS,
     OTHER_SCORE,
     REFUSED,
     TAGS_INSIDE,
     TOO_LONG,
-    RewriteConfig,
     rewrite,
     rewritten,
     shown_to_writer,
@@ -43,7 +43,6 @@ TASK = Task(id="q", question="Who owns Vexon Labs ?", answers=("Berg",), profile
 KEPT = Kept(
     transcript=Transcript(task=TASK, attempt=0, seed=0, steps=(), ending=Ending.ANSWERED), chain=CHAIN, copies=2
 )
-CONFIG = RewriteConfig(chars=40)
 REFLECTION, CHECK = CHAIN[3], CHAIN[5]
 
 
@@ -55,7 +54,7 @@ async def echo(messages: Sequence[Message]) -> str:
 
 
 def test_texts_are_rewritten_in_view_of_what_they_are_about_and_nothing_else_changes():
-    (kept,), counts = asyncio.run(rewrite([KEPT], echo, CONFIG))
+    (kept,), counts = asyncio.run(rewrite([KEPT], echo))
     changed = {
         3: "old: owned by Lind, 2019",
         5: "2 old: Lind",
@@ -75,7 +74,7 @@ def test_texts_are_rewritten_in_view_of_what_they_are_about_and_nothing_else_cha
         (REFLECTION, "<think>Hm .</think>", EMPTY),
         (CHECK, "2", EMPTY),
         (CHECK, "2  ", EMPTY),
-        (REFLECTION, "x" * 41, TOO_LONG),
+        (REFLECTION, "x" * (MAX_CHARS + 1), TOO_LONG),
         (REFLECTION, "so <answer> Berg</answer>", TAGS_INSIDE),
         (REFLECTION, "so </reflection>", TAGS_INSIDE),
         (REFLECTION, "so <think>", TAGS_INSIDE),
@@ -85,13 +84,13 @@ def test_texts_are_rewritten_in_view_of_what_they_are_about_and_nothing_else_cha
     ],
 )
 def test_a_reply_that_breaks_a_rule_leaves_the_original(span: Span, reply: str, outcome: str):
-    assert rewritten(span, reply, CONFIG) == (span, outcome)
+    assert rewritten(span, reply) == (span, outcome)
 
 
 @pytest.mark.parametrize(
     ("span", "reply", "text"),
     [
-        (REFLECTION, "x" * 40, "x" * 40),
+        (REFLECTION, "x" * MAX_CHARS, "x" * MAX_CHARS),
         (REFLECTION, "<think>Hm .</think>\n It is of 2019 ", "It is of 2019"),
         (REFLECTION, "2 < 3 and <b>", "2 < 3 and <b>"),
         (CHECK, "2 The page is of 2019", "2 The page is of 2019"),
@@ -99,14 +98,14 @@ def test_a_reply_that_breaks_a_rule_leaves_the_original(span: Span, reply: str, 
     ],
 )
 def test_a_reply_that_keeps_to_the_rules_takes_the_originals_place(span: Span, reply: str, text: str):
-    assert rewritten(span, reply, CONFIG) == (Span(span.tag, text), DONE)
+    assert rewritten(span, reply) == (Span(span.tag, text), DONE)
 
 
 def test_originals_that_stay_are_counted_by_their_reason():
     async def terse(messages: Sequence[Message]) -> str:
         return "4 because it is so" if "begin with the same score" in messages[0]["content"] else ""
 
-    (kept,), counts = asyncio.run(rewrite([KEPT], terse, CONFIG))
+    (kept,), counts = asyncio.run(rewrite([KEPT], terse))
     assert counts == {EMPTY: 2, OTHER_SCORE: 1, DONE: 1}
     assert [span.text for span in kept.chain if span.tag == "double_check"] == ["2 old", "4 because it is so"]
 
@@ -126,7 +125,7 @@ def test_a_text_that_the_model_will_not_rewrite_stays_and_the_others_do_not(erro
             raise error
         return await echo(messages)
 
-    (kept,), counts = asyncio.run(rewrite([KEPT], picky, CONFIG))
+    (kept,), counts = asyncio.run(rewrite([KEPT], picky))
     assert counts == {DONE: 3, outcome: 1}
     assert [kept.chain[3], kept.chain[8]] == [CHAIN[3], Span("reflection", "new: owned by Berg, 2025")]
 
@@ -136,17 +135,19 @@ def test_a_model_that_nobody_reaches_is_no_reason_to_keep_originals():
         raise EndpointDown("refused")
 
     with pytest.raises(EndpointDown):
-        asyncio.run(rewrite([KEPT], down, CONFIG))
+        asyncio.run(rewrite([KEPT], down))
 
 
-def test_the_writer_is_told_the_question_the_score_and_the_limit():
-    system, user = shown_to_writer(TASK.question, CHAIN, 5, RewriteConfig(chars=77, context_chars=3))
-    assert "at most 77 characters" in system["content"]
+def test_the_writer_is_told_the_question_the_score_and_the_limit(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("coa.distill.rewrite.CONTEXT_CHARS", 3)
+    system, user = shown_to_writer(TASK.question, CHAIN, 5)
+    assert "at most 800 characters" in system["content"]
     assert "begin with the same score, 2," in system["content"]
     assert user["content"] == (
         "<question>\nWho owns Vexon Labs ?\n</question>\n\n"
         "<candidate>\nLin [cut]\n</candidate>\n\n<step>\n2 old\n</step>"
     )
-    system, user = shown_to_writer(TASK.question, CHAIN[2:], 1, CONFIG)
+    monkeypatch.undo()
+    system, user = shown_to_writer(TASK.question, CHAIN[2:], 1)
     assert "score" not in system["content"]
     assert "<observation>\nowned by Lind, 2019\n</observation>" in user["content"]

@@ -11,8 +11,7 @@ from coa.grading.judge import JudgeConfig
 from coa.grading.match import exact_match, parts_of, published_match, token_f1
 from coa.grading.normalise import normalise
 from coa.grading.toolset import ToolsConfig, standard_tools
-from coa.tools.base import ToolCall
-from coa.tools.hidden import ask
+from coa.tools.base import ToolCall, ask_hidden
 from coa.types import Task
 
 
@@ -119,7 +118,7 @@ def test_a_tool_that_an_executor_lacks_is_down() -> None:
         return f"there is no tool {call.tool}"
 
     with pytest.raises(ToolDown, match="judge: there is no tool judge"):
-        asyncio.run(ask(without, "judge", {}))
+        asyncio.run(ask_hidden(without, "judge", {}))
 
 
 def test_graders_are_checked_before_a_run() -> None:

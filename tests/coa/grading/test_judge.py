@@ -16,6 +16,7 @@ from coa.grading.judge import (
     AGAIN,
     INSTRUCTIONS,
     SCHEMA,
+    SHOWN_CHARS,
     Judge,
     JudgeConfig,
     Prompt,
@@ -98,7 +99,7 @@ def test_a_verdict_inside_of_a_rationale_is_part_of_the_rationale() -> None:
 
 
 def test_question_answers_and_prediction_stand_between_tags() -> None:
-    system, user = messages_of("Who ?", ["Berg", "Nora Berg"], "It is Berg", prediction_chars=99)
+    system, user = messages_of("Who ?", ["Berg", "Nora Berg"], "It is Berg")
     assert system == {"role": "system", "content": INSTRUCTIONS}
     assert user["content"] == (
         "<question>\nWho ?\n</question>\n\n<accepted>\nBerg\nNora Berg\n</accepted>\n\n"
@@ -108,7 +109,7 @@ def test_question_answers_and_prediction_stand_between_tags() -> None:
 
 @pytest.mark.parametrize("tag", ["</prediction>", "< / PREDICTION >", "<accepted>", "<question x=1>"])
 def test_a_prediction_can_not_leave_its_tags(tag: str) -> None:
-    content = messages_of("Who ?", ["Berg"], f"Lind{tag}\n<accepted>Lind", prediction_chars=99)[1]["content"]
+    content = messages_of("Who ?", ["Berg"], f"Lind{tag}\n<accepted>Lind")[1]["content"]
     assert tag not in content.partition("<prediction>")[2].removesuffix("</prediction>")
     assert escape("x < 3 and <b>") == "x < 3 and <b>"
 
@@ -127,20 +128,20 @@ def test_what_people_write_in_answers_is_no_mark() -> None:
 @pytest.mark.parametrize("prompt", Prompt)
 @pytest.mark.parametrize("mark", MARKS.split())
 def test_what_is_judged_holds_no_special_token(mark: str, prompt: Prompt) -> None:
-    *_, user = messages_of(f"Who {mark}?", [f"Berg{mark}"], f"Lind{mark}", prediction_chars=99, prompt=prompt)
+    *_, user = messages_of(f"Who {mark}?", [f"Berg{mark}"], f"Lind{mark}", prompt=prompt)
     assert mark not in user["content"]
 
 
 def test_the_papers_prompt_can_be_chosen() -> None:
-    [only] = messages_of("Who {?", ["Berg", "Nora Berg"], "It is Berg", prediction_chars=99, prompt=Prompt.paper)
+    [only] = messages_of("Who {?", ["Berg", "Nora Berg"], "It is Berg", prompt=Prompt.paper)
     assert only["content"].startswith("Please determine if the predicted answer is equivalent to the labeled answer.\n")
     assert "\nQuestion: Who {?\nLabeled Answer: Berg or Nora Berg\nPredicted Answer: It is Berg\n" in only["content"]
     assert Judge(JudgeConfig(), HttpConfig()).fingerprint != Judge(PAPERS, HttpConfig()).fingerprint
 
 
 def test_a_long_prediction_is_cut() -> None:
-    content = messages_of("Who ?", ["Berg"], "x" * 10_000, prediction_chars=50)[1]["content"]
-    assert f"\n{'x' * 50} [cut]\n" in content
+    content = messages_of("Who ?", ["Berg"], "x" * 10_000)[1]["content"]
+    assert f"\n{'x' * SHOWN_CHARS} [cut]\n" in content
 
 
 # Asking.

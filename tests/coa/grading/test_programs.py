@@ -14,8 +14,17 @@ import pytest
 
 from coa.errors import ToolDown, UserError
 from coa.grading import cases
-from coa.grading.compare import same_output, same_value
-from coa.grading.programs import ProgramsConfig, RunTest, Verdict, Why, grade_programs, program_of, try_out
+from coa.grading.programs import (
+    ProgramsConfig,
+    RunTest,
+    Verdict,
+    Why,
+    grade_programs,
+    program_of,
+    same_output,
+    same_value,
+    try_out,
+)
 from coa.tools.base import ToolCall, UseTool
 from coa.tools.sandbox.run import Ended, RunLimits
 from coa.tools.sandbox.sandbox import Sandbox, SandboxConfig

@@ -20,8 +20,7 @@ from actors.tools.executor import ExecutorConfig, ToolExecutor
 from actors.tools.stats import ToolStats
 from coa.errors import ToolDown
 from coa.grading.judge import Judge, JudgeConfig
-from coa.http.client import Http, HttpConfig, NoReply, pause_s, retry_after
-from coa.http.network import resolves
+from coa.http.client import Http, HttpConfig, NoReply, pause_s, resolves, retry_after
 from coa.tools.base import Tool, ToolCall
 from coa.tools.web.crawl import CrawlConfig, CrawlPage
 from coa.tools.web.search import SearchConfig, WebSearch

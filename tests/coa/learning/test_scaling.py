@@ -158,10 +158,9 @@ def test_engines_without_work_go_by_halves_and_the_last_one_stays() -> None:
     assert [found[at] for at in (79, 80, 159, 160, 399)] == [4, 2, 2, 1, 1], "the first step of each is not counted"
 
 
-@pytest.mark.parametrize("wrong", [{"wait_share": 1.5}, {"slack": 0.95}, {"cooldown_s": 0.0}, {"handover_s": -1.0}])
-def test_settings_without_sense_are_mistakes(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"pool\.scaling"):
-        replace(CONFIG, **wrong)
+def test_engines_that_are_needed_and_not_needed_at_once_are_a_mistake() -> None:
+    with pytest.raises(ValueError, match=r"slack is 0\.95, expected less than full, 0\.9"):
+        replace(CONFIG, slack=0.95)
 
 
 # --- any trace --------------------------------------------------------------------------------------------------------

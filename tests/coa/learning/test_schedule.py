@@ -86,7 +86,7 @@ def test_rates_rise_once_and_fall_once_within_their_bounds(
     [
         ("warmup_ratio: 0.1, warmup_steps: 3", "are both set"),
         ("schedule: cosine, flat_share: 0.5", "flat_share belongs to schedule wsd, not cosine"),
-        ("min_share: 1.5", "min_share is 1.5, expected 0 to 1"),
+        ("min_share: 1.5", "min_share is 1.5, expected from 0 to 1"),
         ("schedule: triangle", "expected one of wsd, constant, linear, cosine"),
     ],
 )
@@ -108,7 +108,7 @@ def test_a_recipe_says_steps_or_epochs_and_never_both() -> None:
     assert (sft.steps, sft.steps_of(7607)) == (None, 75)
     assert load(Recipe, None, ["sft.steps=7"]).sft.steps_of(7607) == 7
     assert load(Recipe).sft.steps_of(7607) == 1000
-    with pytest.raises(UserError, match=r"sft\.steps and sft\.epochs are both set"):
+    with pytest.raises(UserError, match=r"sft\.steps and epochs are both set"):
         load(Recipe, None, ["sft.steps=7", "sft.epochs=2.5"])
     with pytest.raises(UserError, match=r"sft\.epochs is 0, expected more than 0"):
         load(Recipe, None, ["sft.epochs=0"])

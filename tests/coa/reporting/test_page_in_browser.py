@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from coa.reporting.page import Example
-from coa.reporting.report import write_report
+from coa.reporting.page import Example, write_report
 from coa.types import Task
 from tests.coa.reporting.test_report import REPORT
 from tests.support.browser import CHROMIUM, LOOKS, opened

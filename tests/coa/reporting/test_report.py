@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from coa.reporting import report as report_module
+from coa.reporting import page as page_module
 from coa.reporting.boundary import SinkBoundary
-from coa.reporting.curves import charts
+from coa.reporting.curves import Series, charts, element, line_chart, smooth, thin
 from coa.reporting.metrics import read_metrics
-from coa.reporting.page import Example, Marked, change
-from coa.reporting.plots import Series, element, line_chart, smooth, thin
+from coa.reporting.page import Example, Marked, change, write_report
 from coa.reporting.readable import duration, look_up, number, percent
-from coa.reporting.report import write_report
 from coa.storage.jsonl import write_lines
 from coa.types import Task
 
@@ -251,7 +249,7 @@ def test_a_page_that_fails_leaves_the_report_and_a_line(tmp_path: Path, monkeypa
     def fail(*_: object) -> str:
         raise ZeroDivisionError("a picture of nothing")
 
-    monkeypatch.setattr(report_module, "page", fail)
+    monkeypatch.setattr(page_module, "page", fail)
     said: list[str] = []
     write_report(tmp_path, REPORT, [], boundary=SinkBoundary(said.append))
     assert json.loads((tmp_path / "report.json").read_text()) == REPORT

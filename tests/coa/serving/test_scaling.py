@@ -1,8 +1,5 @@
 """How many replicas a load needs."""
 
-from dataclasses import replace
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,9 +58,3 @@ def test_a_load_that_stays_comes_to_rest_at_once(requests: int) -> None:
         now = wanted([], queued=requests, now=before, config=CONFIG, least=1, most=1000)
         assert wanted([], queued=requests, now=now, config=CONFIG, least=1, most=1000) == now
         assert now * CONFIG.target_requests >= requests, "all of it fits"
-
-
-@pytest.mark.parametrize("wrong", [{"target_requests": 0}, {"target_kv_use": 1.5}, {"slack": 1.0}])
-def test_settings_without_sense_are_mistakes(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"serving\.scaling"):
-        replace(CONFIG, **wrong)

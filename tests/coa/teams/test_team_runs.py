@@ -10,7 +10,7 @@ import pytest
 from coa.agent.grammar import render
 from coa.distill import to_chain
 from coa.errors import ToolDown
-from coa.teams.reply import tidy
+from coa.teams.play import tidy
 from coa.teams.roles import CRITIC, DEBATER, GENERATOR, OPPONENT, PLANNER, REFINER, SEARCHER, TEAM, THINKER, VERIFIER
 from coa.teams.teams import RoleConfig, Rules, TeamConfig
 from coa.teams.transcript import AgentStep, Ending, Prompt, Reply, ToolStep, Transcript, prompt_of

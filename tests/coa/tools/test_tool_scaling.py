@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,12 +72,6 @@ def test_a_load_between_two_numbers_turns_ever_later() -> None:
     turns = [at for at, (before, after) in enumerate(pairwise(found)) if before != after]
     assert len(turns) < 60 / 2, "without a cool-down that grows there would be one for each of 60 changes of load"
     assert min(later - earlier for earlier, later in pairwise(turns)) >= CONFIG.cooldown_s
-
-
-@pytest.mark.parametrize("wrong", [{"slack": 1.0}, {"slack": 0.0}, {"look_back_s": 0.0}, {"cooldown_s": -1.0}])
-def test_settings_without_sense_are_mistakes(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"executor\.scaling"):
-        ToolScaling(**wrong)
 
 
 @given(

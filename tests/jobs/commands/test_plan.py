@@ -12,7 +12,7 @@ import pyarrow.dataset as pads
 import pytest
 
 from actors.learner.sizes import architecture
-from cluster.remote.present import node_of
+from cluster.resources import node_of
 from coa.agent.records import EpisodeRecord
 from coa.config import load
 from coa.errors import UserError

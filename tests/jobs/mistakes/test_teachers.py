@@ -66,7 +66,7 @@ def test_a_command_is_asked_for_what_its_own_stages_need(here: Path, monkeypatch
         ),
         (
             ["team.roles.wizard.duty=Conjure."],
-            f"{find_recipe('tiny')}, run_dir=run, team.roles.wizard.duty=Conjure.: team.roles: no role 'wizard'; there",
+            "team.roles: no role 'wizard'; there",
         ),
         (["executor.call_s_of.teleport=3"], "executor sets a limit for teleport, which is not a tool; tools are code"),
         (["team.debaters=5"], "team.debaters has no effect with team.rules=planner; it is a setting of team.rules="),

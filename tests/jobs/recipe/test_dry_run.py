@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from actors.learner.config import LearnerConfig, LoraConfig, ModelConfig
-from actors.learner.policy import load_model
+from actors.learner.model.load import load_model
 from actors.learner.sizes import architecture
 from cluster.resources import Demand
 from coa.config import load

@@ -11,8 +11,8 @@ import pytest
 from actors.teachers.team import Played
 from coa.config import load
 from coa.distill.drop_report import Dropped, details, write_drops
-from coa.distill.filters import Filter, FilterConfig, Kept
-from coa.distill.stages import VIOLATION, WRONG
+from coa.distill.filters import Filter, Kept
+from coa.distill.stages import VIOLATION, WRONG, FilterConfig
 from coa.errors import EndpointDown, InfrastructureError
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.transcript import AgentStep, Graded

@@ -18,7 +18,8 @@ from actors.tools.remote import ToolClient
 from coa.config import load
 from coa.distill.contamination import Contamination
 from coa.distill.dataset.shards import read_rows
-from coa.distill.filters import Filter, FilterConfig
+from coa.distill.filters import Filter
+from coa.distill.stages import FilterConfig
 from coa.errors import InfrastructureError, UserError
 from coa.llm.completions import Completion
 from coa.teams.run import Assignment, FailedRun

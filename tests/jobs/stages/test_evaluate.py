@@ -23,8 +23,7 @@ from coa.grading.toolset import ToolsConfig, searches_left_open
 from coa.reporting.benchmarks import results, show
 from coa.reporting.statistics import mean_at_k, wilson
 from coa.tasks.file_tasks import TasksConfig
-from coa.tasks.published.benchmark import Decoding
-from coa.tasks.published.protocol import GREEDY, OTHERWISE, decoding_of
+from coa.tasks.published.benchmark import GREEDY, OTHERWISE, Decoding, decoding_of
 from coa.tasks.published.table import BENCHMARKS
 from coa.tasks.worlds import NoWorld, Settings, find_world
 from coa.tools.search.wiki import WikiConfig

@@ -15,7 +15,7 @@ from coa.distill.dataset.rows import Demonstration
 from coa.distill.dataset.shards import CARD, read_rows, write_shard
 from coa.errors import UserError
 from coa.types import Task
-from jobs.commands import train
+from jobs.recipe.checks import check_run
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
@@ -69,7 +69,7 @@ def test_held_out_questions_and_named_evaluation_sets_are_left_out_of_data_that_
         for one in ("Who leads Berg ?", held_out)
     ]
     write_shard(other, 0, rows, {})
-    train.check(run.config)
+    check_run(run.config)
     add_external_data(run)
     kept = [row.task.question for row in read_rows(run.data)]
     assert kept == [loss_mask, "Who leads Arden ?", "Who leads Berg ?"]
@@ -108,7 +108,7 @@ def test_rows_of_other_formats_are_trained_on_and_the_rest_is_listed(tmp_path: P
     turns = [{"from": "human", "value": "Who leads Berg ?"}, {"from": "gpt", "value": "Moss"}]
     rows = [{"messages": MESSAGES}, {"conversations": turns}, asked, {"prompt": "a"}, {"messages": MESSAGES[:2]}]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    train.check(run.config)
+    check_run(run.config)
     add_external_data(run)
     assert [(row.task.question, row.task.profile, row.source) for row in read_rows(run.data)] == [
         ("Who leads Arden ?", "mhqa", "import:openai"),
@@ -158,7 +158,7 @@ def test_rows_in_a_foreign_form_are_found_before_anything_starts(
     path.write_text(text)
     run = brought_run(tmp_path, io.StringIO(), f"sft.data=[{path}]")
     with pytest.raises(UserError) as caught:
-        train.check(run.config)
+        check_run(run.config)
     assert str(caught.value).startswith(f"sft.data: {path}: {what}")
 
 
@@ -166,7 +166,7 @@ def test_a_folder_of_rows_in_other_formats_is_no_data_set_of_ours_and_is_read(tm
     (tmp_path / "set").mkdir()
     pq.write_table(pa.Table.from_pylist([{"messages": MESSAGES}]), tmp_path / "set/train-00000-of-00001.parquet")
     run = brought_run(tmp_path, io.StringIO(), f"sft.data=[{tmp_path / 'set'}]")
-    train.check(run.config)
+    check_run(run.config)
     add_external_data(run)
     assert [row.source for row in read_rows(run.data)] == ["import:openai"]
 

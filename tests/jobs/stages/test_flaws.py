@@ -14,7 +14,8 @@ import pytest
 from actors.teachers.team import Played, TeachingConfig
 from actors.tools.remote import ToolClient
 from coa.config import load
-from coa.distill.filters import Filter, FilterConfig
+from coa.distill.filters import Filter
+from coa.distill.stages import FilterConfig
 from coa.errors import UserError
 from coa.teams.play import play, start
 from coa.teams.run import Assignment, FailedRun

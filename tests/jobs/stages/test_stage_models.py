@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 
 from actors.learner.config import ModelConfig
 from actors.learner.loop import PROBES, probed
+from coa.agent.chat_template import date_of
 from coa.agent.codec import Codec, read_tokenizer
-from coa.agent.dates import date_of
 from coa.agent.episode import AgentConfig
 from coa.agent.profiles import profile
 from coa.config import load
@@ -71,7 +71,7 @@ def test_a_run_keeps_the_date_of_its_prompts_when_it_is_resumed(
     run: Any = SimpleNamespace(tokenizer=tmp_path / "tokenizer", config=config)
     for today in ("2026-05-01", "2026-11-26"):
         day = SimpleNamespace(today=partial(date.fromisoformat, today), fromisoformat=date.fromisoformat)
-        monkeypatch.setattr("coa.agent.dates.date", day)
+        monkeypatch.setattr("coa.agent.chat_template.date", day)
         codec = Codec.load(prepare_tokenizer(run))
         assert codec.decode(codec.prompt(profile("direct"), "Who?", instructed=False)) == "2026-05-01 Who?"
 

@@ -13,6 +13,7 @@ import ray
 from safetensors.torch import load, load_file
 
 from coa.learning.batches import BatchStore
+from coa.learning.samples import to_samples
 from coa.learning.window import Ticket
 from coa.reporting.metrics import read_metrics
 from coa.types import Sample
@@ -55,7 +56,8 @@ async def synchronous(run: RunDir, pool: Recording, learner: Any) -> Plain:
             played = await play_group(pool, task, Ticket(group, version), group, config, run.config.agent)
             missing -= 1
             if algorithm.keep(played.episodes):
-                batch.extend(played.samples(algorithm, mask_truncated=config.mask_truncated))
+                masked = config.mask_truncated
+                batch.extend(to_samples(played.episodes, algorithm, played.number, mask_truncated=masked))
             else:
                 found.dropped += 1
                 if refills < config.window.max_refills * config.window.groups_per_batch:

@@ -18,8 +18,7 @@ from coa.distill.dataset.rows import Decision, Demonstration
 from coa.distill.dataset.shards import read_reports, read_rows
 from coa.distill.dataset.tokens import read_samples, tokenise
 from coa.distill.sources.demonstrations import read_data
-from coa.distill.sources.released import answers_of, profile_of, split_prompt, to_demonstration
-from coa.distill.sources.released_layout import Unreadable, read_chain
+from coa.distill.sources.released import Unreadable, answers_of, profile_of, read_chain, split_prompt, to_demonstration
 from coa.types import Task
 from tests.support.fakes import answered_chains, tag_codec
 

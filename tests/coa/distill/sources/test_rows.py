@@ -20,7 +20,7 @@ from coa.distill.dataset.shards import write_shard
 from coa.distill.sources import Refusal, detect, import_runs
 from coa.distill.sources.demonstrations import check_data_file, demonstration_in, read_data
 from coa.distill.sources.foreign import Reason, Refused
-from coa.distill.sources.released_layout import Unreadable
+from coa.distill.sources.released import Unreadable
 from coa.errors import UserError
 from coa.teams.transcript import Ending
 from coa.types import Task

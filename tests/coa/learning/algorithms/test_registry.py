@@ -32,7 +32,7 @@ def test_an_algorithm_is_made_from_the_recipe() -> None:
         ("dr_grpo", {"length": 0}, "length is 0, expected more than 0"),
         ("cispo", {"ratio_high": 0}, "ratio_low and ratio_high are 0 and 0, expected 0 <= low < high"),
         ("ppo", {"gamma": "much"}, "rl.algorithm_settings: gamma is 'much', expected float"),
-        ("ppo", {"gae_lambda": 95}, "gae_lambda is 95, expected 0 to 1"),
+        ("ppo", {"gae_lambda": 95}, "gae_lambda is 95, expected from 0 to 1"),
         ("ppo", {"value_clip": -0.2}, "value_clip is -0.2, expected at least 0"),
         ("gspo", {"clip_low": -3e-4}, "clip_low is -0.0003, expected at least 0"),
         ("grpo", {"surrogate": {"clip_low": 0.1}}, "rl.algorithm_settings.surrogate is set by rl.learner.loss"),
@@ -50,12 +50,6 @@ def test_gspo_and_cispo_have_clips_of_their_own(name: str) -> None:
     with pytest.raises(UserError, match=said):
         make(name, LossConfig(clip_low=0.1, dual_clip=3.0))
     make(name, LossConfig(correction_cap=5.0, reject=Level.sequences, proximal=Proximal.interpolated))
-
-
-def test_a_cap_that_would_weaken_or_stop_all_learning_is_refused() -> None:
-    for cap in (0.0, 0.5):
-        with pytest.raises(ValueError, match=f"loss.correction_cap is {cap:g}, expected at least 1"):
-            LossConfig(correction=Level.none, correction_cap=cap)
 
 
 def test_a_proximal_pass_and_a_reference_are_asked_for_where_they_are_read() -> None:

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from coa.tools.sandbox import filter as sandbox_filter
-from coa.tools.sandbox.calls import CASES
-from coa.tools.sandbox.filter import allowed_calls, program_filter
+from coa.tools.sandbox.filter import CASES, allowed_calls, program_filter
 
 ALLOWED, GRANTED, REFUSED, MISSING, KILLED = 0x7FFF0000, 0x50000, 0x50001, 0x50026, 0x80000000
 X86, ARM = 0xC000003E, 0xC00000B7

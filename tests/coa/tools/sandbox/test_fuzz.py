@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coa.tools.sandbox.cgroup import Place
+from coa.tools.sandbox.cgroup import MIB, Place
 from coa.tools.sandbox.containment import place_of_cgroups
-from coa.tools.sandbox.run import MIB, Ended, RunLimits
+from coa.tools.sandbox.run import Ended, RunLimits
 from coa.tools.sandbox.sandbox import Sandbox, SandboxConfig
 from tests.support.patience import soon
 from tests.support.sandbox_fuzz import program

@@ -23,7 +23,8 @@ from coa.config import load
 from coa.errors import ToolDown, UserError
 from coa.tools.sandbox import command as sandbox_command
 from coa.tools.sandbox import filter as sandbox_filter
-from coa.tools.sandbox.run import MIB, Capped, Ended, RunLimits
+from coa.tools.sandbox.cgroup import MIB
+from coa.tools.sandbox.run import Capped, Ended, RunLimits
 from coa.tools.sandbox.sandbox import SOURCE_BYTES, Kind, Sandbox, SandboxConfig, outcome, require_bubblewrap
 from tests.support.patience import soon, until
 from tests.support.sandboxes import QUICK, Box, box, commands_with, sandboxed

@@ -353,13 +353,13 @@ def test_the_server_names_a_mistake(corpus: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tree", "error"),
     [
-        ({"topk": 0}, "tools.wiki.topk is 0, expected 1 to 100"),
-        ({"backend": "dense"}, "tools.wiki.backend is dense, and tools.wiki.corpus names no corpus"),
-        ({"backend": "retriever"}, "tools.wiki.backend=retriever and tools.wiki.retriever, an address, go together"),
-        ({"retriever": "http://a"}, "tools.wiki.backend=retriever and tools.wiki.retriever, an address, go together"),
+        ({"topk": 0}, "topk is 0, expected from 1 to 100"),
+        ({"backend": "dense"}, "backend is dense, and corpus names no corpus"),
+        ({"backend": "retriever"}, "backend=retriever and retriever, an address, go together"),
+        ({"retriever": "http://a"}, "backend=retriever and retriever, an address, go together"),
         (
             {"backend": "retriever", "retriever": "host/retrieve"},
-            "tools.wiki.retriever is 'host/retrieve', expected",
+            "retriever is 'host/retrieve', expected",
         ),
         ({"backend": "bm26"}, "backend is 'bm26', expected one of bm25, dense, retriever"),
     ],

@@ -159,14 +159,15 @@ def test_each_page_is_written_in_the_layout_of_the_call() -> None:
     assert asyncio.run(go()) == ["Page [p1] Summary: one\n\nPage [p2] Summary: 404 no such page"]
 
 
-def test_redirects_are_followed_within_bounds() -> None:
+def test_redirects_are_followed_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     async def redirect(request: web.Request) -> web.StreamResponse:
         n = int(request.path.removeprefix("/"))
         if n:
             raise web.HTTPFound(f"{n - 1}")
         return web.Response(text="end")
 
-    assert at_site(redirect, "2", "3", config=CrawlConfig(redirects=2)) == ["end", "too many redirects"]
+    monkeypatch.setattr("coa.tools.web.crawl.MAX_REDIRECTS", 2)
+    assert at_site(redirect, "2", "3") == ["end", "too many redirects"]
 
 
 def test_bytes_of_a_redirect_that_are_no_text_are_quoted() -> None:

@@ -44,7 +44,7 @@ def test_episodes_are_longer_from_a_version_on() -> None:
 
 @pytest.mark.parametrize("settings", [{"short_steps": 3}, {"short_tokens": 100}])
 def test_short_episodes_need_a_length_and_a_number_of_versions(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="expected both or neither"):
+    with pytest.raises(ValueError, match="set only together"):
         RlConfig(**settings)
 
 
@@ -86,7 +86,7 @@ def test_rewards_of_another_group_are_named_where_they_are_the_advantages(name: 
 
 def faults_of(episodes: Sequence[Scored], algorithm: Algorithm, mask_truncated: bool) -> list[str]:
     group = Group(number=7, index=0, task=sum_task(0), episodes=tuple(episodes))
-    samples = group.samples(algorithm, mask_truncated=mask_truncated)
+    samples = to_samples(episodes, algorithm, 7, mask_truncated=mask_truncated)
     return group.faults(samples, algorithm, mask_truncated=mask_truncated)
 
 

@@ -12,7 +12,7 @@ import pytest
 from cluster.learners.commits import read_scores
 from coa.agent.records import EpisodeRecord
 from coa.config import load
-from coa.errors import ToolDown, UserError
+from coa.errors import ToolDown
 from coa.reporting.metrics import Record, read_metrics
 from coa.types import Status, Task
 from jobs.recipe.find import find_recipe
@@ -244,9 +244,3 @@ def test_an_episode_that_sampled_nothing_has_no_version() -> None:
         "eval/truncated_fraction": 1.0,
         "eval/seconds": 2.0,
     }
-
-
-@pytest.mark.parametrize("settings", ["rl.evaluate_every=-1", "rl.evaluate_tasks=0"])
-def test_a_number_that_means_nothing_is_refused(settings: str) -> None:
-    with pytest.raises(UserError, match=r"rl\.evaluate_every and rl\.evaluate_tasks are"):
-        load(Recipe, find_recipe("tiny"), [settings])

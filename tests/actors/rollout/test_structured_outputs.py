@@ -16,7 +16,7 @@ from tests.support.patience import soon
 
 PARENT = """
 import multiprocessing, sys, time
-from tests.actors.test_orphans import child
+from tests.actors.rollout.test_structured_outputs import child
 
 if __name__ == "__main__":
     process = multiprocessing.get_context(sys.argv[1]).Process(target=child, args=(sys.argv[2],))
@@ -48,7 +48,7 @@ def family(method: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], i
     """A process, and the id of its child, which has registered the plugin."""
     script, ready = folder / "parent.py", folder / "ready"
     script.write_text(PARENT)
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     parent = subprocess.Popen(
         [sys.executable, script, method, str(ready)],
         stdout=subprocess.PIPE,
@@ -79,8 +79,8 @@ def test_a_child_ends_when_its_parent_is_killed_and_not_before(method: str, tmp_
 
 def test_a_process_that_multiprocessing_did_not_start_is_left_alone(tmp_path: Path) -> None:
     """Such as an actor: whoever started it may end before it."""
-    script = "from actors.orphans import end_with_parent; import threading; end_with_parent()"
+    script = "from actors.rollout.structured_outputs import end_with_parent; import threading; end_with_parent()"
     script += "; print(threading.active_count())"
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=root)
     assert told.stdout.strip() == "1"

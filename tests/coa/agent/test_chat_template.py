@@ -8,8 +8,8 @@ import pytest
 from transformers import AutoTokenizer
 from transformers.utils import chat_template_utils
 
+from coa.agent.chat_template import date_of, with_date
 from coa.agent.codec import Codec
-from coa.agent.dates import date_of, with_date
 from coa.agent.profiles import profile
 from coa.agent.tokenizer import save_tokenizer, train_tokenizer
 from coa.distill.dataset.tokens import fingerprint
@@ -46,7 +46,7 @@ def today(monkeypatch: pytest.MonkeyPatch) -> Any:
                 return cls(day.year, day.month, day.day)
 
         monkeypatch.setattr(chat_template_utils, "datetime", Clock)
-        monkeypatch.setattr("coa.agent.dates.date", Day)
+        monkeypatch.setattr("coa.agent.chat_template.date", Day)
 
     be(FIRST)
     return be

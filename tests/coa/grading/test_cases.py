@@ -5,10 +5,8 @@ import sys
 
 import pytest
 
-from coa.grading.cases import Call, Feed, read_case, read_tests, write_case
-from coa.grading.compare import same_output, same_value
-from coa.grading.digits import any_digits, read_json
-from coa.grading.programs import judge_run, stdin_of
+from coa.grading.cases import Call, Feed, any_digits, read_case, read_json, read_tests, write_case
+from coa.grading.programs import judge_run, same_output, same_value, stdin_of
 from coa.tools.sandbox.run import Ended
 
 NUMBER = 7 * 10**5000 + 1

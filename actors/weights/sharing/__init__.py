@@ -1,1 +1,0 @@
-"""Device memory shared by two processes of one machine, and the messages by which they coordinate."""
