@@ -115,7 +115,7 @@ os._exit(0)  # threads of process groups may still run, and an interpreter that 
 """
 
 
-def run_ranks(script: str, world: int, folder: Path, timeout_s: float = 2 * PATIENCE_S) -> list[dict[str, Any]]:
+def run_ranks(script: str, world: int, folder: Path) -> list[dict[str, Any]]:
     """Runs a script on so many ranks, each with `rank`, `world`, `folder` and a gloo group; what each writes into
     `folder/RANK.json`."""
     (folder / "store").unlink(missing_ok=True)
@@ -124,7 +124,7 @@ def run_ranks(script: str, world: int, folder: Path, timeout_s: float = 2 * PATI
         for rank in range(world)
     ]
     try:
-        codes = [process.wait(timeout_s) for process in processes]
+        codes = [process.wait(2 * PATIENCE_S) for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -112,7 +112,7 @@ def test_a_rank_takes_the_memory_that_it_is_told_to_take(
     }
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(4 * MIB))
     (tmp_path / "settings.json").write_text(json.dumps(settings))
-    measured = max(rank["peak"] for rank in run_ranks(TRAIN, 2, tmp_path, timeout_s=240))
+    measured = max(rank["peak"] for rank in run_ranks(TRAIN, 2, tmp_path))
     config = LearnerConfig(ranks=2, packing=PackingConfig(row_tokens=row_tokens, rows=1), **learner)
     told = rank_memory(counted_on_meta(model), config, "float32", longest=TOKENS, bucket_bytes=64 * MIB, gpu=False)
     share = (told.on_device + told.on_host) / measured
