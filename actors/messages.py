@@ -1,14 +1,14 @@
 """Messages between the driver and rollout engines: frozen dataclasses that import neither vLLM nor torch.
 
-driver ── EpisodeOrder ──► engine          start(orders, heard), cancel(ids): both may be retried
+driver ── EpisodeOrder ──► engine          start(orders, received), cancel(ids): both may be retried
 driver ◄── EventBatch ─── engine           events(after, wait_s): one long poll at a time, acknowledged by the next
 driver ◄── Scored ─────── engine           take(ids): one return value each, owned by the driver; then acknowledge(ids)
 
 `events(after, wait_s)` returns as soon as there is an event numbered `after` or above, or after `wait_s` seconds
-without one. It acknowledges the events below `after`; `start` acknowledges those below `heard`. An episode that failed
-or was cancelled may be started again once the event that reports this is acknowledged; until then `start` ignores its
-id, because such an order was sent before its sender knew. `cancel` returns the number of events at that moment; no
-later event is about the cancelled episodes. `sync` raises SyncError if it fails before vLLM's update begins, and the
+without one. It acknowledges the events below `after`; `start` acknowledges those below `received`. An episode that
+failed or was cancelled may be started again once the event that reports this is acknowledged; until then `start`
+ignores its id, because such an order was sent before its sender knew. `cancel` returns the number of events at that
+moment; no later event is about the cancelled episodes. `sync` raises SyncError if it fails before vLLM's update begins, and the
 engine continues with the old version; it raises WeightsGone if it fails later, and the engine stays paused until a sync
 succeeds.
 """

@@ -31,7 +31,7 @@ from coa.planning import workload
 from coa.planning.engine import Speeds
 from coa.planning.simulation import Forecast, simulate
 from coa.planning.workload import GroupWork, Recorded
-from coa.spent import added
+from coa.time_accounts import added
 from jobs.recipe.forecast import Loop, loop_of, loop_of_run, speeds_of
 from jobs.recipe.schema import Recipe
 from jobs.run.trajectories import read_groups

@@ -21,7 +21,7 @@ from actors.learner.loop import LearnJob, learn
 from actors.weights.transport import WeightsConfig
 from cluster.learners.attempts import abort, attempts, remove_left_groups
 from cluster.learners.last_checkpoint import LastCheckpoint
-from cluster.resources import PlacementConfig, Role, beside_driver
+from cluster.resources import PlacementConfig, Role, on_driver_node
 from cluster.watch import Ask, ready, watched_services
 from cluster.weights import RayWeightStore, close_directory, start_directory
 from coa.concurrency import Work
@@ -192,7 +192,7 @@ class LearnerGroup:
         from ray.train.v2._internal.execution.controller import TrainController
 
         remove_left_groups()
-        options = {"runtime_env": {"env_vars": get_env_vars_to_propagate()}, **beside_driver()}
+        options = {"runtime_env": {"env_vars": get_env_vars_to_propagate()}, **on_driver_node()}
         self._controller = controller = start_actor(TrainController, options, **arguments)
         if self._over:
             kill(controller)
@@ -301,7 +301,7 @@ def start_buffer(keeping: Keeping, *, ranks: int, steps: int, publish: bool) -> 
     """The handle of a new TrajectoryBuffer. steps: the version at which the learners end."""
     return start_restartable(
         TrajectoryBuffer,
-        {"max_concurrency": 1000, **beside_driver()},
+        {"max_concurrency": 1000, **on_driver_node()},
         ranks=ranks,
         steps=steps,
         publish=publish,

@@ -13,18 +13,18 @@ from typing import Generic, TypeVar
 from actors.messages import EVALUATION
 
 T = TypeVar("T")
-Rank = tuple[int, int]
-"""Position of a waiting episode: smaller is earlier; ranks are unique."""
+Priority = tuple[int, int]
+"""Position of a waiting episode: smaller is earlier; priorities are unique."""
 
 
-class Ranks:
-    """Assigns ranks to episodes. An episode that has to wait again keeps its rank."""
+class Priorities:
+    """Assigns priorities to episodes. An episode that has to wait again keeps its priority."""
 
     def __init__(self) -> None:
         self._newest = 0
         self._arrivals = itertools.count()
 
-    def of(self, group: int) -> Rank:
+    def of(self, group: int) -> Priority:
         if group == EVALUATION:
             group = self._newest
         self._newest = max(self._newest, group)
@@ -32,14 +32,14 @@ class Ranks:
 
 
 class Queue(Generic[T]):
-    """Hands out free resources to waiters, one at a time in the order of their ranks."""
+    """Hands out free resources to waiters, one at a time in the order of their priorities."""
 
     def __init__(self, free: Callable[[], T | None]) -> None:
         """free: returns a free resource or None. Its exceptions propagate to the waiter. Called for the head of the
         queue only."""
         self._free = free
-        self._waiting: list[Rank] = []
-        self._woken: dict[Rank, asyncio.Event] = {}
+        self._waiting: list[Priority] = []
+        self._woken: dict[Priority, asyncio.Event] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -49,17 +49,17 @@ class Queue(Generic[T]):
         if self._waiting:
             self._woken[self._waiting[0]].set()
 
-    async def take(self, rank: Rank) -> T:
-        """Waits for all earlier ranks and for a free resource. The caller must occupy the resource before its next
+    async def take(self, priority: Priority) -> T:
+        """Waits for all earlier priorities and for a free resource. The caller must occupy the resource before its next
         await."""
-        insort(self._waiting, rank)
-        woken = self._woken[rank] = asyncio.Event()
+        insort(self._waiting, priority)
+        woken = self._woken[priority] = asyncio.Event()
         try:
             while True:
-                if self._waiting[0] == rank and (found := self._free()) is not None:
+                if self._waiting[0] == priority and (found := self._free()) is not None:
                     return found
                 woken.clear()
                 await woken.wait()
         finally:
-            del self._waiting[bisect_left(self._waiting, rank)], self._woken[rank]
+            del self._waiting[bisect_left(self._waiting, priority)], self._woken[priority]
             self.wake()

@@ -8,7 +8,7 @@
 An engine's failure never ends a run. If no engine can be started any more, the pool's methods raise NoEngine.
 
     health     the state of an engine (pure)
-    flights    the episodes on one engine
+    in_flight  the episodes on one engine
     places     the queue of episodes that wait for an engine
     replica    one engine from start to end, on its `link`
     slots      starts engines, and replaces them
@@ -27,10 +27,10 @@ from actors.rollout.clocks import BusyReport
 from actors.rollout.config import SamplingConfig
 from actors.weights.on_disk import published_file
 from cluster.engine_actor import Launch
-from cluster.flights import Flight
 from cluster.health import PoolConfig, State
+from cluster.in_flight import EpisodeInFlight
 from cluster.link import Changes
-from cluster.places import Queue, Rank, Ranks
+from cluster.places import Priorities, Priority, Queue
 from cluster.replica import Live, Replica
 from cluster.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S, Slots
 from coa.agent.episode import AgentConfig
@@ -97,7 +97,8 @@ class EnginePool:
         ones wait for the first place on any engine. patience_s: total seconds of pauses before an evaluation gives up.
         say: takes a line about an engine that ends."""
         self._config, self._agent, self._patience_s = config, agent, patience_s
-        self._ranks, self._queue, self._lengths = Ranks(), Queue(self._place), Lengths(agent.limits.max_tokens)
+        self._priorities, self._queue = Priorities(), Queue(self._place)
+        self._lengths = Lengths(agent.limits.max_tokens)
         self._changes = Changes(self._queue.wake)
         self._slots = Slots(launch, config, places, self._changes, say)
         self._published = 0
@@ -158,20 +159,20 @@ class EnginePool:
         """Plays an episode, and moves it to another engine if its engine dies; cancelling this cancels the episode.
         Raises EpisodeFailed if it fails for good, or NoEngine. The wait for a place does not count against its time
         limit."""
-        return await self._fly(Flight(order), self._ranks.of(order.id.group))
+        return await self._play_until_done(EpisodeInFlight(order), self._priorities.of(order.id.group))
 
-    async def _fly(self, flight: Flight, rank: Rank) -> Scored:
+    async def _play_until_done(self, episode: EpisodeInFlight, priority: Priority) -> Scored:
         while True:
-            replica = await self._queue.take(rank)
+            replica = await self._queue.take(priority)
             try:
-                scored = await replica.flights.play(flight)
+                scored = await replica.episodes.play(episode)
                 self._lengths = self._lengths.ended(len(scored.trajectory.token_ids))
                 return scored
             except EngineDied as error:
                 self.moves += 1
-                flight.deaths += not replica.dismissed
-                if flight.deaths >= self._config.deaths:
-                    raise flight.failed("EngineDied", str(error)) from error
+                episode.deaths += not replica.dismissed
+                if episode.deaths >= self._config.deaths:
+                    raise episode.failed("EngineDied", str(error)) from error
 
     async def evaluate(
         self, task: Task, samples: Sequence[int], sampling: SamplingConfig, agent: AgentConfig | None = None
@@ -192,8 +193,8 @@ class EnginePool:
                 agent=agent,
                 limit_s=agent.limits.max_seconds,
             )
-            flight, rank = Flight(order), self._ranks.of(EVALUATION)
-            return record_of(await self._patiently(lambda: self._fly(flight, rank)))
+            episode, priority = EpisodeInFlight(order), self._priorities.of(EVALUATION)
+            return record_of(await self._patiently(lambda: self._play_until_done(episode, priority)))
 
         return tuple(await together(one(sample) for sample in samples))
 
@@ -224,7 +225,7 @@ class EnginePool:
         if self._asleep:
             return None
         fitting = filter(fit, self._slots.replicas().values())
-        return min(fitting, key=lambda replica: burden(replica.flights.load, self._lengths), default=None)
+        return min(fitting, key=lambda replica: burden(replica.episodes.load, self._lengths), default=None)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Retries after infrastructure failures, unless no engine can be started or the episode's time is over."""
@@ -289,7 +290,7 @@ class EnginePool:
         return Occupancy(
             serving=len(serving),
             joining=self.size - len(serving),
-            playing=sum(replica.flights.load.episodes for replica in replicas),
+            playing=sum(replica.episodes.load.episodes for replica in replicas),
             queued=len(self._queue),
             sampling=sum(replica.link.health.generating for replica in serving),
             kv_use=sum(replica.kv_use for replica in serving),

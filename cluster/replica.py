@@ -1,6 +1,6 @@
 """One start of a rollout engine, until its end.
 
-come up ──► poll: events ──► flights                     until its health is DEAD or it is retired
+come up ──► poll: events ──► episodes                    until its health is DEAD or it is retired
             load: the newest weights, whenever they are not loaded
 """
 
@@ -13,8 +13,8 @@ from actors.messages import CacheStats, EventBatch, Publication, SyncReport, Ter
 from actors.rollout.clocks import BusyReport
 from actors.weights.transport import slowest_s
 from cluster.engine_actor import Engine, fault_of, why_of
-from cluster.flights import Flights
 from cluster.health import FINAL, Fault, Health, HealthConfig, State
+from cluster.in_flight import EpisodesInFlight
 from cluster.link import CALL_FAILED, TICK_S, Changes, Link
 from coa.errors import EngineDied
 from coa.planning.admission import Admission
@@ -51,7 +51,7 @@ class Replica:
         """slowest_s: longest time that a token has taken on earlier engines of the run."""
         now, newest = asyncio.get_running_loop().time(), live.number if live else 0
         self.link = Link(engine, Health(began=now, newest=newest, slowest_s=slowest_s, limits=limits), changes)
-        self.flights = Flights(self.link)
+        self.episodes = EpisodesInFlight(self.link)
         self._admission = admission
         self.draining = False
         self.replaced = False
@@ -84,7 +84,7 @@ class Replica:
     @property
     def roomy(self) -> bool:
         """Whether it may have one more episode at a time."""
-        return self.flights.load.episodes < self._admission.places
+        return self.episodes.load.episodes < self._admission.places
 
     @property
     def dismissed(self) -> bool:
@@ -95,7 +95,7 @@ class Replica:
     def proved(self) -> bool:
         """Whether the engine has reported an event, or was HEALTHY for twice the time in which a hang is detected."""
         since, dead_s = self.link.served_since, self.link.health.limits.dead_s
-        return self.flights.heard > 0 or (since is not None and self.link.now() - since >= 2 * dead_s)
+        return self.episodes.received > 0 or (since is not None and self.link.now() - since >= 2 * dead_s)
 
     def settled_at(self, number: int) -> bool:
         """Whether the engine has tried to load these weights or has ended, so that there is nothing to wait for."""
@@ -122,14 +122,14 @@ class Replica:
             try:
                 self.link.close()
             finally:
-                self.flights.close()
+                self.episodes.close()
 
     async def _come_up_and_poll(self) -> None:
         link = self.link
         await link.watched(self._come_up())
         while not link.over.done():
             try:
-                self._take_in(await link.watched(link.engine.events(self.flights.heard, POLL_S)))
+                self._take_in(await link.watched(link.engine.events(self.episodes.received, POLL_S)))
             except CALL_FAILED as error:
                 link.raised(error)
                 await asyncio.sleep(TICK_S)
@@ -159,15 +159,17 @@ class Replica:
         link = self.link
         if link.over.done():
             return
-        if batch.incarnation != link.engine.incarnation or batch.first > self.flights.heard:
-            return link.died(f"it answered as {batch.incarnation} from event {batch.first}, not {self.flights.heard}")
+        if batch.incarnation != link.engine.incarnation or batch.first > self.episodes.received:
+            return link.died(
+                f"it answered as {batch.incarnation} from event {batch.first}, not {self.episodes.received}"
+            )
         self._admission = self._admission.after(
-            episodes=self.flights.load.episodes,
+            episodes=self.episodes.load.episodes,
             ended=sum(isinstance(event, Terminal) for event in batch.events),
             preemptions=batch.cache.preemptions - self.cache.preemptions,
             kv_use=batch.kv_use,
         )
-        self.flights.hear(batch)
+        self.episodes.on_events(batch)
         self.retried, self.kv_use, self.cache = batch.retried, batch.kv_use, batch.cache
         link.note(
             Health.answered,
@@ -200,7 +202,7 @@ class Replica:
             report = await link.engine.sync(live.publication)
         except BaseException as error:
             # It is unknown how much of this time the engine was paused, so none of it counts against its episodes.
-            self.flights.loading_s += link.now() - began
+            self.episodes.loading_s += link.now() - began
             if not isinstance(error, CALL_FAILED):
                 raise
             # For other exceptions it is unknown how far the update had come.
@@ -209,7 +211,7 @@ class Replica:
                 logger.warning("an engine has not taken version %d: %s", live.publication.version, why_of(error))
             link.note(Health.sync_failed, fault, why_of(error))
             return fault
-        self.flights.loading_s += report.pause_s
+        self.episodes.loading_s += report.pause_s
         self.synced = live.number, report
         link.note(Health.synced, live.number)
         link.spawn(self.report())

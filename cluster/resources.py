@@ -164,7 +164,7 @@ def _show(resources: Resources) -> str:
     return " and ".join(f"{amount:g} {name}" for name, amount in resources.items() if amount) or "nothing"
 
 
-def beside_driver() -> dict[str, object]:
+def on_driver_node() -> dict[str, object]:
     """Ray's options that place an actor on the driver's node, for actors that the driver depends on, so that losing
     another node does not end the run."""
     import ray

@@ -22,7 +22,7 @@ from coa.bounds import Above0, AtLeast1
 from coa.concurrency import Work
 from coa.errors import ClusterDown, DiskFull
 from coa.extensions import VARIABLE
-from coa.given import VARIABLE as FUNCTION
+from coa.user_reward import VARIABLE as FUNCTION
 
 if TYPE_CHECKING:
     import ray

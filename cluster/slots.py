@@ -29,7 +29,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class EngineOutcome:
     """Outcome of one engine."""
 
     why: str
@@ -176,7 +176,7 @@ class Slots:
         def need(slot: Slot) -> tuple[bool, int, Load, int]:
             if (replica := slot.replica) is None or not replica.serving:
                 return False, 0, Load(0, 0), -slot.number
-            return True, neighbours[replica.link.engine.node], replica.flights.load, -slot.number
+            return True, neighbours[replica.link.engine.node], replica.episodes.load, -slot.number
 
         return min(self.staying, key=need).number
 
@@ -188,7 +188,7 @@ class Slots:
         if (replica := slot.replica) is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(handover_s):
-                    await self._changes.wait_for(lambda: replica.link.over.done() or not replica.flights.load.episodes)
+                    await self._changes.wait_for(lambda: replica.link.over.done() or not replica.episodes.load.episodes)
         await self.retire(number)
 
     async def retire(self, number: int) -> None:
@@ -236,7 +236,7 @@ class Slots:
                 raise NoEngine(f"no rollout engine could be started, in {max(failed, brief)} tries: {run.why}")
             await asyncio.sleep(next(pauses))
 
-    async def _run(self, slot: Slot) -> Run:
+    async def _run(self, slot: Slot) -> EngineOutcome:
         """Launches one engine and runs it to its end."""
         incarnation = f"{self._name}-{slot.number}-{next(self._starts)}"
         while True:
@@ -244,9 +244,9 @@ class Slots:
             try:
                 engine = await asyncio.wait_for(self._launch(incarnation), self._config.place_s)
             except TimeoutError:
-                return Run(f"there was no place for it within {self._config.place_s:g} s")
+                return EngineOutcome(f"there was no place for it within {self._config.place_s:g} s")
             except (EngineDied, RayError) as error:
-                return Run(why_of(error))
+                return EngineOutcome(why_of(error))
             if not self.waiting:
                 break
             engine.kill()  # meanwhile the learners have taken the memory that it would take
@@ -263,4 +263,6 @@ class Slots:
             slot.ended = merged([slot.ended, replica.busy])
             replica.busy = BusyReport(())
             self._changes.changed()
-        return Run(replica.link.health.why, served=replica.link.served, proved=replica.proved or replica.dismissed)
+        return EngineOutcome(
+            replica.link.health.why, served=replica.link.served, proved=replica.proved or replica.dismissed
+        )

@@ -12,7 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.handles import Handle, kill, start_actor, start_restartable
 from actors.weights.holder import Ranges, WeightHolder
 from actors.weights.store import Address, Kept, WeightDirectory
-from cluster.resources import beside_driver
+from cluster.resources import on_driver_node
 from coa.errors import SyncError
 
 RPC_S = 300.0
@@ -72,7 +72,7 @@ class RayWeightStore:
 def start_directory() -> Handle:
     """Starts the directory and returns its handle. The caller owns the directory, which owns the holders. If it dies,
     the holders end too, and a new directory without weights takes its place; calls under way are repeated."""
-    options = {"max_concurrency": 1000, "max_task_retries": -1, **beside_driver()}
+    options = {"max_concurrency": 1000, "max_task_retries": -1, **on_driver_node()}
     return start_restartable(WeightDirectory, options, start_holder, (RayError,))
 
 

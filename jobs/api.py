@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from coa.agent.grammar import OBSERVATION, Span
 from coa.errors import InfrastructureError, UserError
-from coa.given import GIVEN, Given, giving, grade_given
 from coa.json_object import Json, JsonView
 from coa.paths import local
 from coa.serving.chain import Closed
@@ -30,6 +29,7 @@ from coa.serving.events import Broke, Finished, Returned, ServedUsage
 from coa.storage.files import write_atomically
 from coa.types import Status
 from coa.unicode import whole
+from coa.user_reward import USER_REWARD, UserReward, grade_by_user, user_reward
 from jobs.commands import evaluate as evaluate_command
 from jobs.commands import train as train_command
 from jobs.commands.ask import command as ask_command
@@ -84,7 +84,7 @@ def train(
     recipe: str | Path = "own_tasks",
     *,
     tasks: Tasks | None = None,
-    reward: Given | None = None,
+    reward: UserReward | None = None,
     settings: Settings = (),
     run_dir: str | Path | None = None,
 ) -> Trained:
@@ -97,10 +97,10 @@ def train(
     overrides = [
         *overrides_of(settings),
         *([] if tasks is None else [f"tasks.path={json.dumps(_as_file(tasks))}"]),
-        *([] if reward is None else [f"tasks.grader={GIVEN}"]),
+        *([] if reward is None else [f"tasks.grader={USER_REWARD}"]),
         *([] if run_dir is None else [f"run_dir={json.dumps(str(run_dir))}"]),
     ]
-    with giving(reward):
+    with user_reward(reward):
         prepared = _prepare(train_command.COMMAND, recipe, overrides)
         if reward is not None:
             _try(prepared.config)
@@ -117,7 +117,7 @@ def evaluate(
     rows: int | None = None,
     best_of: int | None = None,
     against: str | Path | None = None,
-    reward: Given | None = None,
+    reward: UserReward | None = None,
     recipe: str | Path | None = None,
     settings: Settings = (),
     out: str | Path | None = None,
@@ -133,8 +133,8 @@ def evaluate(
         "against": None if against is None else _path(against, "against"),
         "out": None if out is None else _path(out, "out"),
     }
-    overrides = [*overrides_of(settings), *([] if reward is None else [f"tasks.grader={GIVEN}"])]
-    with giving(reward):
+    overrides = [*overrides_of(settings), *([] if reward is None else [f"tasks.grader={USER_REWARD}"])]
+    with user_reward(reward):
         prepared = _prepare(evaluate_command.COMMAND, recipe, overrides, **arguments)
         launch(prepared)
     folder = prepared.folder.resolve()
@@ -260,7 +260,7 @@ def _try(config: "Recipe") -> None:
     world = world_of(config)
     if not world.mistake():  # otherwise the job's own check reports it
         task = world.training_task("rl", 0, seed=config.seed)
-        asyncio.run(grade_given(task.answers[0] if task.answers else "", task))
+        asyncio.run(grade_by_user(task.answers[0] if task.answers else "", task))
 
 
 def _as_file(tasks: Tasks) -> str:

@@ -17,8 +17,8 @@ from functools import partial
 from actors.learner.step_report import StepReport
 from actors.messages import Probe
 from actors.weights.transport import Published
-from coa.learning.issue import Cursor
 from coa.learning.orders import Numbered, OrderRow, RankProgress, Stop, Train, orders_of
+from coa.learning.task_stream import Cursor
 
 POLL_S = 20.0
 """Maximum seconds until a rank's poll is answered, if necessary with nothing; the rank then polls again."""
@@ -190,10 +190,10 @@ class TrajectoryBuffer:
         self._row.require(epoch)
         await self._events.put(event)
 
-    async def hear(self, rank: int, epoch: int, passes: int) -> None:
+    async def heartbeat(self, rank: int, epoch: int, passes: int) -> None:
         """A rank lives, and has begun so many forward passes."""
         if epoch == self._row.epoch:
-            self._progress.hear(rank, passes, time.monotonic())
+            self._progress.heartbeat(rank, passes, time.monotonic())
 
     async def released(self) -> bool:
         """Whether the driver releases the learners within POLL_S."""

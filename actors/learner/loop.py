@@ -29,13 +29,13 @@ from actors.weights.ranks import Ranks, from_first
 from actors.weights.store import WeightStore
 from actors.weights.transport import BUCKET_BYTES, Published, Sender, WeightsConfig
 from actors.weights.transports import find_sender
-from coa.learning.issue import Cursor
 from coa.learning.orders import Checkpoint, Export, Numbered, Order, Publish, Shares, Stop, Train, share_of
 from coa.learning.samples import all_trained
+from coa.learning.task_stream import Cursor
 from coa.reporting.spans import steady
-from coa.spent import LearnerState, TimeAccount
 from coa.storage.checkpoints import PROGRESS, CheckpointFolder
 from coa.storage.keeping import Keeping
+from coa.time_accounts import LearnerState, TimeAccount
 from coa.types import Sample, Tokens
 
 PROBES = 2
@@ -178,7 +178,7 @@ class Rank:
 
         while True:
             with suppress(RayError):
-                self._ask("hear", self._rank, self._epoch, self._learner.policy.passes)
+                self._ask("heartbeat", self._rank, self._epoch, self._learner.policy.passes)
             time.sleep(PROGRESS_S)
 
     def _ask(self, method: str, *args: object) -> Any:

@@ -14,8 +14,8 @@ import numpy as np
 from actors.messages import CacheStats
 from actors.rollout.clocks import BusyClock, BusyReport, TimeLimits
 from actors.rollout.config import EngineConfig, KvOnUpdate, SamplingConfig
-from actors.rollout.contexts import Contexts, EpisodeCache
 from actors.rollout.device import start_llm
+from actors.rollout.kv_accounting import EpisodeCache, KvAccounting
 from actors.rollout.prefill import PrefillPace, computed_tokens
 from actors.rollout.sleep import Sleeper
 from actors.rollout.structured_outputs import going_on
@@ -41,7 +41,7 @@ UNMEASURED_S = 300.0
 """Maximum seconds for an answer before a prefill was measured."""
 FIRST = -1
 """Priority of log-prob requests: before every episode (smaller is earlier)."""
-Hear = Callable[[Tokens], None]
+OnTokens = Callable[[Tokens], None]
 """Callback that takes the tokens of a turn under way as they come."""
 
 
@@ -83,7 +83,7 @@ class PolicyAdapter:
         self.limits = TimeLimits()
         self.tokens = 0
         """Sampled so far, those of turns under way among them."""
-        self._contexts = Contexts()
+        self._kv = KvAccounting()
         self._prefill = PrefillPace()
         self._count_tokens()
 
@@ -98,7 +98,7 @@ class PolicyAdapter:
             for output in engine_core_outputs:
                 self.tokens += len(output.new_token_ids)
                 # vLLM adds a hyphen and eight characters to the name that a request is given.
-                self._contexts.step(output.request_id[:-9], output)
+                self._kv.step(output.request_id[:-9], output)
             return process(engine_core_outputs, *rest, **named)
 
         processor.process_outputs = count
@@ -117,12 +117,12 @@ class PolicyAdapter:
     def kv_use(self) -> float:
         """Share of the KV cache that the contexts of these requests would fill if no two shared a prefix."""
         cache = self._llm.vllm_config.cache_config
-        return self._contexts.blocks(cache.block_size) / max(1, cache.num_gpu_blocks or 0)
+        return self._kv.blocks(cache.block_size) / max(1, cache.num_gpu_blocks or 0)
 
     @property
     def expected_s(self) -> float:
         """Seconds that the next token may take by the measured pace, for the contexts to compute before it."""
-        return self._prefill.seconds(self._contexts.waiting, self._largest)
+        return self._prefill.seconds(self._kv.waiting, self._largest)
 
     @property
     def _largest(self) -> int:
@@ -133,13 +133,13 @@ class PolicyAdapter:
     def patience_s(self, tokens: int = 0) -> float:
         """Maximum seconds for an answer of the core that may come after what it computes now, and after further
         `tokens` of contexts."""
-        expected_s = self._prefill.seconds(min(self._contexts.waiting, self._largest) + tokens)
+        expected_s = self._prefill.seconds(min(self._kv.waiting, self._largest) + tokens)
         return max(ANSWER_S, SLACK * expected_s) if self._prefill.is_measured else UNMEASURED_S
 
     @property
     def cache(self) -> CacheStats:
         """What it has done for its KV cache so far."""
-        return self._contexts.stats
+        return self._kv.stats
 
     @property
     def syncs(self) -> int:
@@ -200,14 +200,14 @@ class PolicyAdapter:
         stops: Stops,
         seed: int,
         priority: int,
-        hear: Hear | None = None,
+        on_tokens: OnTokens | None = None,
         stream: bool = False,
         cache: EpisodeCache | None = None,
     ) -> Said:
         """Generates the policy's turn, whose log-probs are NaN for the tokens that it begins with (`Ask.begun`); they
         are taken to be of the version that goes on. Requests of smaller priority are scheduled first. Cancelling this
-        call ends the request in vLLM. `cache` is the same for all turns of an episode. `hear` and `stream` are those of
-        `actors.rollout.runner.Policy`."""
+        call ends the request in vLLM. `cache` is the same for all turns of an episode. `on_tokens` and `stream` are
+        those of `actors.rollout.runner.Policy`."""
         cache = cache or EpisodeCache(syncs=self.syncs)
         begun = ask.begun.tolist()
         if len(begun) >= ask.max_tokens:
@@ -215,7 +215,7 @@ class PolicyAdapter:
             return Said(token_ids=ask.begun, logprobs=_unknown(begun), versions=versions, ended=False)
         params = _params_of(ask, sampling, stops, seed, stream=stream)
         name = str(next(self._requests))
-        unheard: list[int] = []
+        unsent: list[int] = []
         salt = cache.key(self._config.kv_on_update, self.syncs)
         request: vllm.TokensPrompt = {"prompt_token_ids": [*ask.prompt.tolist(), *begun], "cache_salt": salt}
         token_ids: list[int] = []
@@ -224,7 +224,7 @@ class PolicyAdapter:
         if not self.requests:
             self._prefill.begin()
         self._busy.enter()
-        self._contexts.begin(name, len(ask.prompt) + len(begun), cache, None if hear is None or stream else unheard)
+        self._kv.begin(name, len(ask.prompt) + len(begun), cache, None if on_tokens is None or stream else unsent)
         try:
             async for output in self._outputs(request, params, name, priority):
                 new = list(output.token_ids)
@@ -233,15 +233,15 @@ class PolicyAdapter:
                 if output.finish_reason == "stop" and ask.constraint is not None:
                     # The token that ends a message is not part of the trajectory.
                     new, token_ids, logprobs = new[:-1], token_ids[:-1], logprobs[:-1]
-                if hear is not None and stream and new:
-                    hear(np.asarray(new, np.int32))
+                if on_tokens is not None and stream and new:
+                    on_tokens(np.asarray(new, np.int32))
         except asyncio.CancelledError:
-            if hear is not None and unheard:
-                hear(np.asarray(unheard, np.int32))
+            if on_tokens is not None and unsent:
+                on_tokens(np.asarray(unsent, np.int32))
             raise
         finally:
             self._busy.leave()
-            self._contexts.end(name)
+            self._kv.end(name)
         if output.finish_reason not in ("stop", "length"):
             raise InfrastructureError(f"the engine ended a request: {output.finish_reason}")
         return Said(
@@ -299,7 +299,7 @@ class PolicyAdapter:
 
     def _stand_still(self, paused: bool) -> None:
         if paused and self._config.kv_on_update is KvOnUpdate.recompute:
-            self._contexts.clear()
+            self._kv.clear()
         self._prefill.begin()
         self._busy.pause(paused)
         self.limits.pause(paused)

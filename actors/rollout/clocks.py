@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from coa.errors import EpisodeTimeout
 from coa.reporting.spans import steady
-from coa.spent import EngineState, TimeAccount, added
+from coa.time_accounts import EngineState, TimeAccount, added
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,13 +95,13 @@ class RolloutEngine:
 
     # --- episodes -------------------------------------------------------------------------------------------------
 
-    async def start(self, orders: Sequence[EpisodeOrder], heard: int = 0) -> None:
+    async def start(self, orders: Sequence[EpisodeOrder], received: int = 0) -> None:
         """Plays episodes. An episode that is already known (under way, or ended and not yet acknowledged) is left as it
         is.
 
-        `heard`: number of events that the driver has; acknowledges them.
+        `received`: number of events that the driver has; acknowledges them.
         """
-        self._acknowledge(heard)
+        self._acknowledge(received)
         self._runner.start(orders)
 
     async def cancel(self, ids: Sequence[EpisodeId]) -> int:
@@ -133,8 +133,8 @@ class RolloutEngine:
             cache=self.policy.cache,
         )
 
-    def _acknowledge(self, heard: int) -> None:
-        self._runner.acknowledge(self._outbox.acknowledge(heard))
+    def _acknowledge(self, received: int) -> None:
+        self._runner.acknowledge(self._outbox.acknowledge(received))
 
     async def take(self, ids: Sequence[EpisodeId]) -> tuple[Result, ...]:
         """The results of episodes that have ended, in the order of `ids`; they are kept until they are acknowledged."""

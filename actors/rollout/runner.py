@@ -1,6 +1,6 @@
 """Drives many episodes at once on a policy with tools, and grades them if the order asks for it.
 
-start(orders) ──► Episode.ask ──► policy ──► Episode.hear ──► tool ──► Episode.observe ──► ... ──► grade ──► results
+start(orders) ──► Episode.ask ──► policy ──► Episode.take_turn ──► tool ──► Episode.observe ──► … ──► grade ──► results
                         events of each step go to the outbox, the terminal one last
 
 It needs only an event loop: an engine's actor runs it on vLLM, a server runs it in its own process, and tests run it on
@@ -32,7 +32,7 @@ from actors.messages import (
 from actors.outbox import Outbox
 from actors.rollout.clocks import TimeLimits
 from actors.rollout.config import SamplingConfig
-from actors.rollout.contexts import EpisodeCache
+from actors.rollout.kv_accounting import EpisodeCache
 from coa.agent.codec import Codec, Stops
 from coa.agent.episode import Ask, Episode
 from coa.agent.journal import Said
@@ -70,12 +70,12 @@ class Policy(Protocol):
         stops: Stops,
         seed: int,
         priority: int,
-        hear: Callable[[Tokens], None] | None,
+        on_tokens: Callable[[Tokens], None] | None,
         stream: bool,
         cache: EpisodeCache,
     ) -> Said:
-        """`hear` gets the turn's tokens as they come, those that it begins with left out, or, if not `stream`, only
-        the tokens so far when this call is cancelled."""
+        """`on_tokens` gets the turn's tokens as they come, those that it begins with left out, or, if not `stream`,
+        only the tokens so far when this call is cancelled."""
         ...
 
 
@@ -245,7 +245,7 @@ class EpisodeRunner:
         episode = run.episode
         while episode.status is None:
             if episode.pending is None:
-                episode.hear(await self._turn(run, episode.ask()))
+                episode.take_turn(await self._turn(run, episode.ask()))
                 self._outbox.put(Entry(Advanced(id=run.order.id, delta=episode.latest)))
             else:
                 id = CallId(run.order.id, episode.turns)
@@ -267,7 +267,7 @@ class EpisodeRunner:
         if order.begun is not None and not run.went_on:
             ask, run.went_on = replace(ask, begun=order.begun), True
 
-        def hear(token_ids: Tokens) -> None:
+        def on_tokens(token_ids: Tokens) -> None:
             self._outbox.put(Entry(Streamed(id=id, token_ids=token_ids)))
 
         said = await self._policy.generate(
@@ -276,7 +276,7 @@ class EpisodeRunner:
             stops=self._stops(order.task.profile),
             seed=derive(self._seed, id.task, id.group, id.sample, ask.turn),
             priority=run.priority,
-            hear=None if order.level is EventLevel.TURNS else hear,
+            on_tokens=None if order.level is EventLevel.TURNS else on_tokens,
             stream=order.level is EventLevel.TOKENS,
             cache=run.cache,
         )

@@ -17,7 +17,7 @@ from itertools import count
 from actors.tools.calls import KnownCalls
 from actors.tools.executor import ExecutorConfig
 from actors.tools.stats import ToolStats
-from actors.tools.workers import Held, Worker, Workers
+from actors.tools.workers import ExecutorSlot, Worker, Workers
 from coa.errors import CallLost, ExecutorLost, ToolDown
 from coa.tools.base import ToolCall
 from coa.tools.mcp.binding import McpBinding
@@ -46,7 +46,7 @@ class ToolDispatcher(KnownCalls):
             changed=self._fill,
         )
         self._ids = count()
-        self._queues: dict[str, deque[asyncio.Future[Held]]] = {}
+        self._queues: dict[str, deque[asyncio.Future[ExecutorSlot]]] = {}
         """Calls that wait for an executor, by tool."""
         self._counts: dict[str, Counter[str]] = {}
 
@@ -58,7 +58,7 @@ class ToolDispatcher(KnownCalls):
     async def check(self) -> None:
         """Raises ToolDown if no executor is up, as where there is no room for one: calls wait until then."""
         self._workers.begin()
-        if not any(held.up for held in self._workers.held):
+        if not any(slot.up for slot in self._workers.slots):
             raise ToolDown("no tool executor is up; each needs placement.tool_cpus of a node")
 
     async def start(
@@ -74,7 +74,7 @@ class ToolDispatcher(KnownCalls):
     async def mcp(self) -> dict[str, McpBinding]:
         """What answers the tags that tools of MCP servers answer; raises ToolDown."""
         await self.mistake()
-        if not (up := [held for held in self._workers.held if held.up]):
+        if not (up := [slot for slot in self._workers.slots if slot.up]):
             raise ToolDown("no tool executor is up")
         return await up[0].worker.mcp()
 
@@ -95,12 +95,12 @@ class ToolDispatcher(KnownCalls):
         counts, id = self._counts.setdefault(call.tool, Counter()), next(self._ids)
         lost = 0
         while True:
-            held = await self._place_for(call.tool, ahead=lost > 0)
+            slot = await self._place_for(call.tool, ahead=lost > 0)
             try:
-                if not held.gone.done():  # otherwise it was lost before it had the call
-                    return await self._made_by(held, id, call)
+                if not slot.gone.done():  # otherwise it was lost before it had the call
+                    return await self._made_by(slot, id, call)
             except ExecutorLost as error:
-                self._workers.replace(held, str(error))
+                self._workers.replace(slot, str(error))
                 lost += 1
                 if lost > 1:
                     counts["lost"] += 1
@@ -109,29 +109,29 @@ class ToolDispatcher(KnownCalls):
             except ToolDown as down:
                 return down
             finally:
-                held.running[call.tool] -= 1
+                slot.running[call.tool] -= 1
                 self._fill()
 
     @staticmethod
-    async def _made_by(held: Held, id: int, call: ToolCall) -> str:
-        making = asyncio.ensure_future(held.caller.call(id, call))
+    async def _made_by(slot: ExecutorSlot, id: int, call: ToolCall) -> str:
+        making = asyncio.ensure_future(slot.caller.call(id, call))
         try:
-            await asyncio.wait({making, held.gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({making, slot.gone}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             making.cancel()
-            await asyncio.wait({making, held.gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({making, slot.gone}, return_when=asyncio.FIRST_COMPLETED)
             raise
         if making.done():
-            held.caller.acknowledge([id])
+            slot.caller.acknowledge([id])
             return making.result()
         making.cancel()
         raise ExecutorLost("the tool executor was replaced")
 
-    async def _place_for(self, tool: str, *, ahead: bool) -> Held:
+    async def _place_for(self, tool: str, *, ahead: bool) -> ExecutorSlot:
         """An executor with a free place for a call of the tool. ahead: whether it is given one before the calls that
         wait already."""
         queue = self._queues.setdefault(tool, deque())
-        mine: asyncio.Future[Held] = asyncio.get_running_loop().create_future()
+        mine: asyncio.Future[ExecutorSlot] = asyncio.get_running_loop().create_future()
         if ahead:
             queue.appendleft(mine)
         else:
@@ -150,14 +150,14 @@ class ToolDispatcher(KnownCalls):
     def _fill(self) -> None:
         """Gives free places to calls that wait, and retires executors that have drained."""
         for tool, queue in self._queues.items():
-            while queue and (held := self._free(tool)) is not None:
+            while queue and (slot := self._free(tool)) is not None:
                 mine = queue.popleft()
                 if not mine.done():
-                    held.running[tool] += 1
-                    mine.set_result(held)
+                    slot.running[tool] += 1
+                    mine.set_result(slot)
         self._workers.retire_drained()
 
-    def _free(self, tool: str) -> Held | None:
+    def _free(self, tool: str) -> ExecutorSlot | None:
         places = self._config.places(tool)
-        free = [one for one in self._workers.held if one.up and not one.draining and one.running[tool] < places]
-        return min(free, key=lambda held: held.running.total(), default=None)
+        free = [one for one in self._workers.slots if one.up and not one.draining and one.running[tool] < places]
+        return min(free, key=lambda slot: slot.running.total(), default=None)

@@ -43,7 +43,7 @@ class Worker(Executor, Protocol):
 
 
 @dataclass(eq=False)
-class Held:
+class ExecutorSlot:
     """An executor and what it has."""
 
     worker: Worker
@@ -76,7 +76,7 @@ class Workers:
         each tool. changed: called when an executor has come up or may be retired."""
         self._launch, self._config, self._controller = launch, config, controller
         self._executors, self._waiting, self._changed = executors, waiting, changed
-        self.held: list[Held] = []
+        self.slots: list[ExecutorSlot] = []
         self._past: dict[str, ToolStats] = {}
         """Sum of the last stats of executors that are gone."""
         self._failed_starts = 0
@@ -100,34 +100,34 @@ class Workers:
 
     async def stats(self) -> dict[str, ToolStats]:
         """Stats of all executors so far; of those that are gone, the last that were known."""
-        await asyncio.gather(*(self._ask(held) for held in self.held if held.up))
+        await asyncio.gather(*(self._ask(slot) for slot in self.slots if slot.up))
         found: dict[str, ToolStats] = {}
-        for stats in (self._past, *(held.stats for held in self.held)):
+        for stats in (self._past, *(slot.stats for slot in self.slots)):
             for tool, one in stats.items():
                 found[tool] = found.get(tool, ToolStats()) + one
         return found
 
-    def replace(self, held: Held, why: str) -> None:
+    def replace(self, slot: ExecutorSlot, why: str) -> None:
         """Ends an executor that is lost, and starts another one unless it was draining."""
-        if held.gone.done():
+        if slot.gone.done():
             return
         logger.warning("a tool executor is lost: %s", why)
-        self._let_go(held)
-        if not held.draining:
+        self._let_go(slot)
+        if not slot.draining:
             self._spawn(self._run(self._add()))
 
     def retire_drained(self) -> None:
-        for held in [held for held in self.held if held.draining and not held.running.total()]:
-            self._let_go(held)
+        for slot in [slot for slot in self.slots if slot.draining and not slot.running.total()]:
+            self._let_go(slot)
 
     def resize(self, wanted: int) -> None:
         """Adds executors, or lets some drain: those that are not up yet, then those with the fewest calls."""
-        active = [held for held in self.held if not held.draining]
-        for held in sorted(active, key=lambda held: (held.up, held.running.total()))[: max(0, len(active) - wanted)]:
-            held.draining = True
-        for held in [held for held in self.held if held.draining][: max(0, wanted - len(active))]:
-            held.draining = False
-            active.append(held)
+        active = [slot for slot in self.slots if not slot.draining]
+        for slot in sorted(active, key=lambda slot: (slot.up, slot.running.total()))[: max(0, len(active) - wanted)]:
+            slot.draining = True
+        for slot in [slot for slot in self.slots if slot.draining][: max(0, wanted - len(active))]:
+            slot.draining = False
+            active.append(slot)
         for _ in range(wanted - len(active)):
             self._spawn(self._run(self._add()))
         self._changed()
@@ -137,61 +137,61 @@ class Workers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _add(self) -> Held:
+    def _add(self) -> ExecutorSlot:
         worker = self._launch()
-        held = Held(worker, ToolCaller(worker, "dispatcher", None), asyncio.get_running_loop().create_future())
-        self.held.append(held)
-        return held
+        slot = ExecutorSlot(worker, ToolCaller(worker, "dispatcher", None), asyncio.get_running_loop().create_future())
+        self.slots.append(slot)
+        return slot
 
-    async def _run(self, held: Held, first: asyncio.Future[str] | None = None) -> None:
+    async def _run(self, slot: ExecutorSlot, first: asyncio.Future[str] | None = None) -> None:
         """Brings an executor up, and looks after it until it is gone."""
         try:
-            mistake = await held.worker.mistake()
+            mistake = await slot.worker.mistake()
         except ToolDown as error:
             if first is not None:
                 first.set_exception(error)
             self._failed_starts += 1
             await asyncio.sleep(min(LONGEST_PAUSE_S, 2.0**self._failed_starts))
-            self.replace(held, f"it did not start: {error}")
+            self.replace(slot, f"it did not start: {error}")
             return
         if first is not None:
             first.set_result(mistake)
-        if held.gone.done():
+        if slot.gone.done():
             return
-        held.up, self._failed_starts = True, 0
+        slot.up, self._failed_starts = True, 0
         self._changed()
-        while not held.gone.done():
-            await asyncio.wait({held.gone}, timeout=LOOK_EVERY_S)
-            if not held.gone.done() and (why := await self._ask(held)):
-                self.replace(held, why)
+        while not slot.gone.done():
+            await asyncio.wait({slot.gone}, timeout=LOOK_EVERY_S)
+            if not slot.gone.done() and (why := await self._ask(slot)):
+                self.replace(slot, why)
 
-    async def _ask(self, held: Held) -> str:
+    async def _ask(self, slot: ExecutorSlot) -> str:
         """Asks an executor for its stats; returns why it counts as lost, or ""."""
-        asking = asyncio.ensure_future(held.worker.stats())
+        asking = asyncio.ensure_future(slot.worker.stats())
         for _ in range(LOOKS):
-            await asyncio.wait({asking, held.gone}, timeout=SILENT_S / LOOKS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({asking, slot.gone}, timeout=SILENT_S / LOOKS, return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
                 try:
-                    held.stats = asking.result()
+                    slot.stats = asking.result()
                 except ToolDown as error:
                     return str(error)
                 return ""
-            if held.gone.done():
+            if slot.gone.done():
                 break
         asking.cancel()
-        return "" if held.gone.done() else f"no answer for {SILENT_S:g} s: stopped, or blocked by a tool"
+        return "" if slot.gone.done() else f"no answer for {SILENT_S:g} s: stopped, or blocked by a tool"
 
-    def _let_go(self, held: Held) -> None:
-        held.gone.set_result(None)
-        self.held.remove(held)
-        for tool, stats in held.stats.items():
+    def _let_go(self, slot: ExecutorSlot) -> None:
+        slot.gone.set_result(None)
+        self.slots.remove(slot)
+        for tool, stats in slot.stats.items():
             self._past[tool] = self._past.get(tool, ToolStats()) + replace(stats, running=0, waiting=0)
-        held.worker.kill()
+        slot.worker.kill()
 
     async def _scale(self, controller: ExecutorController) -> None:
         while True:
             await asyncio.sleep(SCALE_EVERY_S)
-            running = sum((held.running for held in self.held), Counter[str]())
+            running = sum((slot.running for slot in self.slots), Counter[str]())
             decision = controller.look(asyncio.get_running_loop().time(), running, self._waiting())
             if decision.why:
                 logger.info("%s: %d wanted", decision.why, decision.executors)

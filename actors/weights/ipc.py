@@ -175,7 +175,7 @@ class Offer:
         """The worker's first message; None if the peer has no valid token."""
         try:
             bounded(connection, HELLO_S)
-            said = hear(connection)
+            said = receive(connection)
             return said if hmac.compare_digest(said["token"], self.meeting.token) else None
         except (OSError, EOFError, ValueError, TypeError, KeyError):
             return None
@@ -189,7 +189,7 @@ class Offer:
             bounded(connection, STEP_S)
             here = (self._node, device_name(self._parts.device), 1)
             if (said["node"], said["device"], said["workers"]) != here:
-                say(connection, None)
+                send(connection, None)
                 raise SyncError(f"engine {said['engine']} is not on the rank's device alone")
             self._hand_over(connection)
             self.taken.add(said["engine"])
@@ -203,10 +203,10 @@ class Offer:
 
         layout = self._manifest.layout
         with shared_buffers(self._path, BUFFERS, bucket_size(layout), self._parts.device) as (tensors, handles):
-            say(connection, handles)
+            send(connection, handles)
             for index, bucket in buckets_of(self._parts, tensors):
                 del bucket  # a view that would keep the buffer alive
-                say(connection, index)
+                send(connection, index)
                 if index:  # the other buffer is filled next
                     expect(connection, index - 1)
             expect(connection, layout.buckets - 1)
@@ -267,8 +267,8 @@ def take(invitation: Invitation, layout: Layout) -> NDArray[np.uint8]:
     try:
         with Client(invitation.meeting.address, "AF_INET") as rank:
             bounded(rank, STEP_S + slowest_s(layout.nbytes))  # includes the time to write the version for `host`
-            say(rank, said)
-            handles = hear(rank)
+            send(rank, said)
+            handles = receive(rank)
             if handles is None:
                 until_closed(rank)
                 raise SyncError("the rank is not on this device")
@@ -286,16 +286,16 @@ def copied(rank: Connection, handles: "list[TensorHandle]", layout: Layout) -> N
     try:
         buffers = opened_buffers(handles)
     except (OSError, RuntimeError):
-        say(rank, CANNOT)
+        send(rank, CANNOT)
         until_closed(rank)
         raise
     for index in range(layout.buckets):
         expect(rank, index)
         start, stop = layout.bucket(index)
         torch.from_numpy(data[start:stop]).copy_(buffers[index % BUFFERS][: stop - start])
-        say(rank, index)
+        send(rank, index)
     buffers.clear()
-    say(rank, DONE)
+    send(rank, DONE)
     until_closed(rank)
     return data
 
@@ -318,11 +318,11 @@ def bounded(connection: Connection, seconds: float) -> None:
         same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def say(connection: Connection, data: object) -> None:
+def send(connection: Connection, data: object) -> None:
     connection.send_bytes(json.dumps(data).encode())
 
 
-def hear(connection: Connection) -> Any:
+def receive(connection: Connection) -> Any:
     """Receives the next message. Raises EOFError if the connection is closed, OSError after the timeout, and ValueError
     for an invalid message."""
     return json.loads(connection.recv_bytes(LONGEST))
@@ -330,7 +330,7 @@ def hear(connection: Connection) -> Any:
 
 def expect(connection: Connection, number: int) -> None:
     """Waits for the message `number`; raises SyncError for any other message."""
-    found = hear(connection)
+    found = receive(connection)
     if found == CANNOT:
         raise SyncError("a worker can't open the handles of the rank's memory")
     if found != number:

@@ -26,7 +26,7 @@ from coa.agent.episode import Ask
 from coa.agent.journal import Said
 from coa.learning.orders import Numbered, Stop, Train
 from coa.learning.packing import PackingConfig, pack
-from coa.spent import LearnerState, TimeAccount
+from coa.time_accounts import LearnerState, TimeAccount
 
 PACKING = PackingConfig(row_tokens=32_768, rows=1)
 WORDS = range(100, 900)

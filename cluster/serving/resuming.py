@@ -28,7 +28,7 @@ async def answer(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send
     origin, passage, left = new_origin(noted=True), Passage(), asyncio.Event()
     resumed = scope["path"].startswith(RESUMED)
 
-    async def heard() -> Message:
+    async def received() -> Message:
         message = await receive()
         if message["type"] == "http.disconnect":
             left.set()
@@ -39,7 +39,7 @@ async def answer(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send
         known = len(passage.record)
         header = replace(origin, record=tuple(passage.record), again=again).header()
         headers = [*scope["headers"], *([(HEADER.encode(), header.encode())] if resumed else [])]
-        await app({**scope, "headers": headers}, _replayed(body, heard), delivery.take)
+        await app({**scope, "headers": headers}, _replayed(body, received), delivery.take)
         if delivery.ended or left.is_set():
             return
         fruitless = 1 if len(passage.record) > known else fruitless + 1

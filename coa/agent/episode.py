@@ -1,6 +1,6 @@
 """An episode as a pure state machine: turns of the policy and results of tools alternate in one stream of tokens.
 
-    ask() -> Ask -> (the policy) -> Said -> hear() -> ToolCall -> (the tool) -> text -> observe() -> ask() ...
+    ask() -> Ask -> (the policy) -> Said -> take_turn() -> ToolCall -> (the tool) -> text -> observe() -> ask() ...
 
 It never waits and is independent of engines, so training, evaluation, serving and tests can all drive it. Its journal
 records its turns and observations; an episode resumed from its journal in another process continues identically.
@@ -145,7 +145,7 @@ class Episode:
         for delta in journal:
             match delta:
                 case Said():
-                    episode.hear(delta)
+                    episode.take_turn(delta)
                 case Observed():
                     episode._see(delta)
         return episode
@@ -190,7 +190,7 @@ class Episode:
             prompt=np.concatenate(self._context), turn=self.turns, max_tokens=self._room(), constraint=constraint
         )
 
-    def hear(self, said: Said) -> ToolCall | None:
+    def take_turn(self, said: Said) -> ToolCall | None:
         """Takes the policy's turn; returns its tool call, or None if the episode has ended with this turn."""
         self._expect(ask=True)
         self._add(said, said.token_ids)
@@ -295,7 +295,7 @@ async def run_episode(
     """Plays one episode from its beginning to its end; an InfrastructureError from either callable propagates."""
     episode = Episode(task, sample, codec=codec, agent=agent)
     while episode.status is None:
-        call = episode.hear(await generate(episode.ask()))
+        call = episode.take_turn(await generate(episode.ask()))
         if call is not None:
             episode.observe(await use_tool(call))
     return episode.trajectory()

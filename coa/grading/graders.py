@@ -9,7 +9,6 @@ from math import isfinite
 from typing import Protocol
 
 from coa.errors import UserError
-from coa.given import GIVEN, grade_given, require_given
 from coa.grading.judge import JUDGE, JudgeConfig, check_judge, grade_judged
 from coa.grading.match import grade_exact, grade_f1, grade_first, grade_first_f1
 from coa.grading.maths import MATHS, grade_maths, is_mathematical
@@ -17,6 +16,7 @@ from coa.grading.programs import RUN_TEST, TESTS, ProgramsConfig, check_programs
 from coa.registry import Registry
 from coa.tools.base import UseTool
 from coa.types import Task
+from coa.user_reward import USER_REWARD, grade_by_user, require_user_reward
 
 
 class Grader(Protocol):
@@ -37,7 +37,7 @@ GRADERS: Registry[Grader] = Registry(
         MATHS: grade_maths,
         TESTS: grade_programs,
         JUDGE: grade_judged,
-        GIVEN: grade_given,
+        USER_REWARD: grade_by_user,
     },
 )
 
@@ -64,7 +64,7 @@ def grader_of(profile: str, answers: Sequence[str]) -> str:
 def in_place_of(grader: str, asked: str | None) -> str:
     """The grader to use: `asked` (from a recipe, None for none) if the task's own `grader` is for open questions, or if
     `asked` is the grader given by a program; else the task's own."""
-    return asked if asked is not None and (grader in OF_OPEN_QUESTIONS or asked == GIVEN) else grader
+    return asked if asked is not None and (grader in OF_OPEN_QUESTIONS or asked == USER_REWARD) else grader
 
 
 def register(name: str, grader: Grader) -> None:
@@ -111,7 +111,7 @@ def check_graders(names: Iterable[str], config: Config, call_s: Callable[[str], 
         GRADERS.find(name)
         if name == JUDGE:
             check_judge(config.judge, call_s(JUDGE))
-        if name == GIVEN:
-            require_given()
+        if name == USER_REWARD:
+            require_user_reward()
         if name == TESTS:
             check_programs(config.programs, call_s(RUN_TEST))

@@ -66,7 +66,7 @@ class Mark:
 
     line: int
     cursor: tuple[int, ...]
-    """See `coa.learning.issue.Cursor`."""
+    """See `coa.learning.task_stream.Cursor`."""
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Accounts:
         return attempt.state
 
     def cursor(self) -> list[int]:
-        """The cursor that the stage's `Issue` has after these lines."""
+        """The cursor that the stage's `TaskStream` has after these lines."""
         return [self._next, *sorted(self._open)]
 
     # --- lines --------------------------------------------------------------------------------------------------------

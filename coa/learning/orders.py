@@ -177,7 +177,7 @@ class RankProgress:
 
     moved: float = 0.0
     """When a rank was last known to get further."""
-    heard: dict[int, float] = field(default_factory=dict)
+    last_seen: dict[int, float] = field(default_factory=dict)
     """When each rank said something last."""
     passes: dict[int, int] = field(default_factory=dict)
     """Forward passes that each has begun."""
@@ -185,13 +185,13 @@ class RankProgress:
     def begin(self, now: float) -> None:
         """A new epoch, or the end of an old one: of other processes nothing is known."""
         self.moved = now
-        self.heard.clear()
+        self.last_seen.clear()
         self.passes.clear()
 
-    def hear(self, rank: int, passes: int, now: float) -> None:
+    def heartbeat(self, rank: int, passes: int, now: float) -> None:
         if passes != self.passes.get(rank):
             self.moved = now
-        self.heard[rank], self.passes[rank] = now, passes
+        self.last_seen[rank], self.passes[rank] = now, passes
 
     def stalled(self, training: Mapping[int, int], now: float, limit_s: float) -> str:
         """The ranks that keep the others waiting, in a sentence; empty if there are none.
@@ -199,7 +199,7 @@ class RankProgress:
         training: of each rank that is within a step, the version that the step makes.
         """
         silent_s = limit_s / 2  # who is stopped is known before all have waited for it
-        if silent := [rank for rank, at in sorted(self.heard.items()) if now - at >= silent_s]:
+        if silent := [rank for rank, at in sorted(self.last_seen.items()) if now - at >= silent_s]:
             return f"{_ranks(silent)} gave no sign of life for more than {silent_s:.0f} s"
         busy = {rank: self.passes[rank] for rank in training if rank in self.passes}
         if not busy or now - self.moved < limit_s:

@@ -9,7 +9,7 @@ from coa.planning.engine import Speeds
 from coa.planning.side_by_side import Case, Play, one_by_one
 from coa.planning.simulation import Forecast, LoopShape
 from coa.planning.workload import Workload
-from coa.spent import EngineState, LearnerState
+from coa.time_accounts import EngineState, LearnerState
 
 FULL = 0.85
 """Minimum share of its time for which an engine or a learner counts as always busy."""

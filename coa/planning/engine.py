@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from coa.planning.admission import Load
 from coa.planning.workload import Turn
-from coa.spent import EngineState, TimeAccount
+from coa.time_accounts import EngineState, TimeAccount
 
 if TYPE_CHECKING:
     import simpy

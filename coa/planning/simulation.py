@@ -19,7 +19,7 @@ from coa.learning.window import Ticket, Window, WindowConfig
 from coa.planning.admission import Lengths, burden
 from coa.planning.engine import Engine, Speeds
 from coa.planning.workload import Episode, GroupWork, Turn, Workload
-from coa.spent import LearnerState, TimeAccount, added, shares, since
+from coa.time_accounts import LearnerState, TimeAccount, added, shares, since
 
 if TYPE_CHECKING:
     import simpy.events

@@ -17,10 +17,10 @@ from coa.reporting.boundary import SinkBoundary
 from coa.reporting.curves import RED, RL, SFT, charts
 from coa.reporting.metrics import Record
 from coa.reporting.readable import DASH, duration, look_up, number, percent
-from coa.spent import added, shares
 from coa.storage.files import write_atomically
 from coa.storage.jsonl import to_json
 from coa.tasks.samples import result_name
+from coa.time_accounts import added, shares
 from coa.types import Task
 
 if TYPE_CHECKING:

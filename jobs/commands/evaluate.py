@@ -84,16 +84,16 @@ def check(
     against: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> Findings:
-    from jobs.stages.evaluate import asked_of
+    from jobs.stages.evaluate import evaluation_plan
     from jobs.stages.scaling import check_best_of
 
     config = settings_of(config, model, out, best_of, overrides)
-    asked = asked_of(config, tasks, rows, best_of=best_of is not None)
-    if asked.best_of:
-        check_best_of(asked.tasks, config)
+    plan = evaluation_plan(config, tasks, rows, best_of=best_of is not None)
+    if plan.best_of:
+        check_best_of(plan.tasks, config)
     if against is not None:
-        verdicts_in(against, asked.tasks)
-    return check_attempts(model, asked.tasks, config)
+        verdicts_in(against, plan.tasks)
+    return check_attempts(model, plan.tasks, config)
 
 
 def run(
@@ -108,17 +108,17 @@ def run(
     against: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> None:
-    from jobs.stages.evaluate import asked_of, evaluate_model
+    from jobs.stages.evaluate import evaluate_model, evaluation_plan
 
     settings = settings_of(config, model, out, best_of, overrides)
-    asked = asked_of(settings, tasks, rows, best_of=best_of is not None)
-    for remark in remarks_on(asked.spec, asked.tasks):
+    plan = evaluation_plan(settings, tasks, rows, best_of=best_of is not None)
+    for remark in remarks_on(plan.spec, plan.tasks):
         console.say(remark)
 
     async def body(run: RunDir) -> None:
         if caution := caution_about_agent(config, model, overrides):
             console.say(caution)
-        await evaluate_model(run, model, asked, against)
+        await evaluate_model(run, model, plan, against)
 
     in_session(settings, console, body, demands=demands(config).values(), model=model)
 

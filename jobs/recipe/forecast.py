@@ -22,7 +22,7 @@ from coa.planning.simulation import LoopShape, simulate
 from coa.planning.workload import Assumed, RecordedCalls, Replay, Workload
 from coa.reporting.metrics import read_metrics
 from coa.reporting.readable import look_up
-from coa.spent import added, shares
+from coa.time_accounts import added, shares
 from jobs.recipe.memory import processes
 from jobs.recipe.resume import load_recorded
 from jobs.recipe.schema import Recipe

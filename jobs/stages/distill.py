@@ -35,8 +35,8 @@ from coa.usage import Usage
 from jobs.recipe.needs import models_asked
 from jobs.run.distill_store import DistillStore
 from jobs.run.run_dir import RunDir
-from jobs.stages.intake import Intake, require_right, require_some
 from jobs.stages.start import add_tokens, own_columns, require_tokenizer
+from jobs.stages.team_run_buffer import TeamRunBuffer, require_right, require_some
 from jobs.teachers.review import Review
 from jobs.teachers.teaching import (
     Judge,
@@ -67,38 +67,38 @@ async def distill(run: RunDir, tools: ToolClient) -> Json:
         await store.open()
         if config.retry_failed and store.report.kept < config.keep:
             store.retry_failed()
-        intake = Intake(run, store, filter.flaw)
+        buffer = TeamRunBuffer(run, store, filter.flaw)
         if config.transcripts:
             source = existing_runs(run, store, tools, review.judge)
         else:
-            source = played_runs(run, store, tools, models, review.judge, intake.room)
+            source = played_runs(run, store, tools, models, review.judge, buffer.room)
         with run.console.stage(STAGE, run.team_runs) as stage:
             async with watched(models, stage, run.console.say), aclosing(source) as stream:
                 async for played in stream:
-                    await intake.take(played)
-                    intake.show(stage)
-                    require_right(run, intake, store.report.kept)
-                    if store.report.kept >= config.keep or intake.failed_in_a_row.given_up or intake.flaws.problem:
+                    await buffer.take(played)
+                    buffer.show(stage)
+                    require_right(run, buffer, store.report.kept)
+                    if store.report.kept >= config.keep or buffer.failed_in_a_row.given_up or buffer.flaws.problem:
                         break
-            await intake.flush()
-            intake.show(stage)
+            await buffer.flush()
+            buffer.show(stage)
         write_drops(run.teachers, store.report, store.dropped())
-        intake.failed_in_a_row.check()
-        intake.flaws.check()
+        buffer.failed_in_a_row.check()
+        buffer.flaws.check()
     run.console.table("transcripts by outcome", list(HEADER), [list(row) for row in rows(store.report)])
     for line in details(store.dropped()):
         run.console.say(line)
-    require_right(run, intake, store.report.kept, least=1)
+    require_right(run, buffer, store.report.kept, least=1)
     require_some(run, store)
-    cost = store.usage + intake.unfinished_usage
+    cost = store.usage + buffer.unfinished_usage
     with run.console.waiting(STAGE, "making the tokenizer and the tokens of the demonstrations"):
         await asyncio.to_thread(add_tokens, run, store.report, cost)
-    if not (store.failed or intake.unfinished):
+    if not (store.failed or buffer.unfinished):
         drop_ledgers(run)
-    return run.finish(STAGE, result_of(run, store, intake, review, cost))
+    return run.finish(STAGE, result_of(run, store, buffer, review, cost))
 
 
-def result_of(run: RunDir, store: DistillStore, intake: Intake, review: Review, cost: Usage) -> Json:
+def result_of(run: RunDir, store: DistillStore, buffer: TeamRunBuffer, review: Review, cost: Usage) -> Json:
     """The result of the stage, as later commands and the report read it."""
     report = store.report
     return {
@@ -107,15 +107,15 @@ def result_of(run: RunDir, store: DistillStore, intake: Intake, review: Review, 
         "kept": report.kept,
         "upsampled": report.upsampled,
         "dropped": dict(report.dropped),
-        "infrastructure_failures": intake.failures.total(),
+        "infrastructure_failures": buffer.failures.total(),
         "failed": len(store.failed),
-        "unfinished": intake.unfinished,
+        "unfinished": buffer.unfinished,
         "rewritten": dict(review.rewritten),
-        "stopped": BUDGET if intake.unfinished else None,
+        "stopped": BUDGET if buffer.unfinished else None,
         "budget": asdict(run.config.teaching.budget),
         "requests": cost.requests,
         "tokens": cost.tokens,
-        "seconds": round(intake.seconds, 1),
+        "seconds": round(buffer.seconds, 1),
     }
 
 

@@ -46,8 +46,8 @@ MANY_MALFORMED = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """The tasks of an evaluation, and what is measured on them."""
+class EvaluationPlan:
+    """Which tasks an evaluation attempts, and what it measures on them."""
 
     spec: str
     """Name of the tasks in messages and results."""
@@ -60,7 +60,7 @@ class Asked:
     """Whether ways to choose one of several attempts are compared, too (`--best-of`)."""
 
 
-def asked_of(config: Recipe, spec: str | None, rows: int | None, *, best_of: bool) -> Asked:
+def evaluation_plan(config: Recipe, spec: str | None, rows: int | None, *, best_of: bool) -> EvaluationPlan:
     """The tasks that a user named; without a name, held-out tasks of the model's world.
 
     Raises UserError if there are none.
@@ -72,7 +72,7 @@ def asked_of(config: Recipe, spec: str | None, rows: int | None, *, best_of: boo
         raise UserError("--tasks is needed: the model's training world has no tasks of its own (world.json)")
     else:
         tasks = world.evaluation_tasks(config.evaluation.tasks, seed=config.evaluation.seed)[:rows]
-    return Asked(
+    return EvaluationPlan(
         spec=spec or f"held-out tasks of the world {world.name}",
         tasks=tuple(tasks),
         first_rows=rows is not None and len(tasks) == rows,
@@ -81,37 +81,37 @@ def asked_of(config: Recipe, spec: str | None, rows: int | None, *, best_of: boo
     )
 
 
-async def evaluate_model(run: RunDir, model: Path, asked: Asked, against: Path | None = None) -> None:
+async def evaluate_model(run: RunDir, model: Path, plan: EvaluationPlan, against: Path | None = None) -> None:
     """Attempts the tasks, writes the results to the run's folder, and shows them.
 
     against: the folder of another evaluation on these tasks, to compare with.
     """
-    config, console, tasks = run.config, run.console, asked.tasks
-    plan = {task.id: by_protocol(config.evaluation, task) for task in tasks}
-    count = sum(map(len, plan.values()))
-    with Journal(run.folder / "attempts.jsonl", evaluation_of(model, tasks, plan, config)) as journal:
+    config, console, tasks = run.config, run.console, plan.tasks
+    attempts = {task.id: by_protocol(config.evaluation, task) for task in tasks}
+    count = sum(map(len, attempts.values()))
+    with Journal(run.folder / "attempts.jsonl", evaluation_of(model, tasks, attempts, config)) as journal:
         if journal.notice:
             console.say(journal.notice)
         if before := len(journal.greedy) + len(journal.sampled):
             console.say(f"{before} of {count} attempts were made already, see {run.folder}")
         async with (
-            tool_client(run, None if asked.of_world else {task.profile for task in tasks}) as tools,
+            tool_client(run, None if plan.of_world else {task.profile for task in tasks}) as tools,
             engine_pool(run, model.resolve(), tools) as pool,
         ):
             with console.stage("evaluate", count) as stage:
-                greedy, sampled = await attempt_all(pool, tasks, plan, stage, journal)
+                greedy, sampled = await attempt_all(pool, tasks, attempts, stage, journal)
             published = await as_published(tasks, greedy | sampled)
-            ways = await compare_ways(config, tools, tasks, greedy, sampled) if asked.best_of else None
+            ways = await compare_ways(config, tools, tasks, greedy, sampled) if plan.best_of else None
             counts = await tool_counts(tools)
         found = {
-            "tasks": asked.spec,
+            "tasks": plan.spec,
             "model": str(model),
             "benchmarks": await asyncio.to_thread(
                 results,
                 tasks,
                 greedy | sampled,
                 functools.partial(decoding, config.evaluation),
-                first_rows=asked.first_rows,
+                first_rows=plan.first_rows,
                 made_up=made_up(config.tools, run.world),
                 published=published,
             ),
@@ -122,7 +122,7 @@ async def evaluate_model(run: RunDir, model: Path, asked: Asked, against: Path |
         }
         write_evaluation(run.folder / EPISODES, tasks, greedy, sampled)
         write_atomically(run.folder / "evaluation.json", to_json(found, indent=2))
-    show_results(console, f"{model} on {asked.spec}", found)
+    show_results(console, f"{model} on {plan.spec}", found)
     if ways is not None:
         show_ways(console, f"one of {config.evaluation.samples} attempts, and the cost", ways)
     if against is not None:
@@ -223,15 +223,15 @@ async def evaluate_stage(run: RunDir, pool: EnginePool, name: str, model: Path) 
     if done := run.result(f"evaluation-{name}"):
         return done
     tasks = run.evaluation_tasks()
-    plan = dict.fromkeys((task.id for task in tasks), both(run.config.evaluation))
-    evaluation = evaluation_of(model, tasks, plan, run.config)
+    attempts = dict.fromkeys((task.id for task in tasks), both(run.config.evaluation))
+    evaluation = evaluation_of(model, tasks, attempts, run.config)
     with (
         Journal(run.trajectories / f"evaluation-{name}.jsonl", evaluation) as journal,
-        run.console.stage(f"evaluate {name}", sum(map(len, plan.values()))) as stage,
+        run.console.stage(f"evaluate {name}", sum(map(len, attempts.values()))) as stage,
     ):
         if journal.notice:
             run.console.say(journal.notice)
-        greedy, sampled = await attempt_all(pool, tasks, plan, stage, journal)
+        greedy, sampled = await attempt_all(pool, tasks, attempts, stage, journal)
         stage.phase("measuring and writing the results")
         found = measure(tasks, greedy, sampled, run.world)
         found |= await run.world.probes(tasks, Codec.load(model), run.config.agent, pool.logprobs)

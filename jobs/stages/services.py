@@ -13,7 +13,7 @@ from actors.handles import Handle, kill, start_restartable
 from actors.tools.dispatcher import ToolDispatcher
 from actors.tools.remote import ExecutorActor, ToolClient
 from actors.tools.site import Site
-from cluster.resources import Role, beside_driver
+from cluster.resources import Role, on_driver_node
 from cluster.watch import Ask, watch_in_thread, watched_services
 from coa.errors import UserError
 from coa.grading.toolset import ToolsConfig, check_tools, needs_site, searches_left_open, standard_tools
@@ -107,7 +107,7 @@ def _site_of(world: World) -> str:
 
 def make_site(web: WebSite) -> Handle:
     """The handle of a world's web site, to be started; Ray starts it again if its process dies."""
-    return start_restartable(Site, {"max_task_retries": -1, **beside_driver()}, web.pages, web.hits, node_address)
+    return start_restartable(Site, {"max_task_retries": -1, **on_driver_node()}, web.pages, web.hits, node_address)
 
 
 def _dispatcher(config: Recipe, world: World, address: str | None) -> Handle:
@@ -118,7 +118,7 @@ def _dispatcher(config: Recipe, world: World, address: str | None) -> Handle:
         config.executor,
         {"num_cpus": placement.tool_cpus, **placement.on(Role.tool)},
     )
-    options = {"max_concurrency": 10_000, "max_task_retries": -1, **beside_driver()}
+    options = {"max_concurrency": 10_000, "max_task_retries": -1, **on_driver_node()}
     return start_restartable(
         ToolDispatcher, options, launch, config.executor, placement.tool_executors, placement.tool_range
     )

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import pytest
 
 from actors.messages import EVALUATION
-from cluster.places import Queue, Ranks
+from cluster.places import Priorities, Queue
 from coa.errors import NoEngine
 from tests.support.virtual_time import in_virtual_time
 
 
 def order_of(groups: Sequence[int]) -> list[int]:
     """In which order the arrivals would be given a place, by their numbers."""
-    ranks = Ranks()
-    arrived = [ranks.of(group) for group in groups]
+    priorities = Priorities()
+    arrived = [priorities.of(group) for group in groups]
     return sorted(range(len(groups)), key=lambda number: arrived[number])
 
 
@@ -34,7 +34,7 @@ class Free:
         self.places: list[int] = []
         self.broken: Exception | None = None
         self.queue: Queue[int] = Queue(self.find)
-        self.ranks = Ranks()
+        self.priorities = Priorities()
         self.served: list[int] = []
 
     def find(self) -> int | None:
@@ -43,7 +43,7 @@ class Free:
         return self.places[0] if self.places else None
 
     async def ask(self, group: int) -> None:
-        place = await self.queue.take(self.ranks.of(group))
+        place = await self.queue.take(self.priorities.of(group))
         self.places.remove(place)
         self.served.append(group)
 

@@ -51,15 +51,15 @@ def test_an_engine_is_known_by_the_tokens_that_its_episodes_have_come_to() -> No
                 if moment == 12:
                     playing[0].cancel()
                 for replica in pool._slots.replicas().values():
-                    flights = replica.flights
-                    tokens = sum(one.flight.tokens for one in flights._playing.values())
-                    assert flights.load == Load(tokens, len(flights._playing))
+                    episodes = replica.episodes
+                    tokens = sum(one.episode.tokens for one in episodes._playing.values())
+                    assert episodes.load == Load(tokens, len(episodes._playing))
                     seen = max(seen, tokens)
             ended = await asyncio.gather(*playing, return_exceptions=True)
             assert sum(isinstance(one, Scored) for one in ended) == 7
             assert pool.moves > 0
             assert seen > 20
-            assert {replica.flights.load for replica in pool._slots.replicas().values()} == {(0, 0)}
+            assert {replica.episodes.load for replica in pool._slots.replicas().values()} == {(0, 0)}
 
     in_virtual_time(go())
 
@@ -195,7 +195,7 @@ def test_an_episode_that_is_cancelled_before_its_order_is_sent_is_never_started(
             [engine] = world.engines
             playing = [asyncio.ensure_future(pool.play(order_of(sample=sample))) for sample in range(2)]
             await asyncio.sleep(0)
-            assert pool._slots.replicas()[0].flights.load.episodes == 2
+            assert pool._slots.replicas()[0].episodes.load.episodes == 2
             playing[0].cancel()
             await playing[1]
             assert [order.id.sample for order in engine.started] == [1]

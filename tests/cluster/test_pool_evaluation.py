@@ -7,7 +7,7 @@ import pytest
 
 from actors.messages import EVALUATION, EpisodeId
 from actors.rollout.config import SamplingConfig
-from cluster.flights import Flight
+from cluster.in_flight import EpisodeInFlight
 from coa.errors import EpisodeFailed, InfrastructureError, NoEngine
 from tests.support.engines import FakeTools, FakeWorld, a_task, order_of, publication
 from tests.support.pools import NOW, pool_of
@@ -51,7 +51,7 @@ def test_an_evaluation_does_not_pause_for_an_episode_whose_time_is_over() -> Non
 
 
 def test_an_episode_without_time_is_left_to_an_engine_only_where_it_is_evaluated() -> None:
-    trained, evaluated = (Flight(order_of(group=group, limit_s=5.0), spent_s=7.0) for group in (0, EVALUATION))
+    trained, evaluated = (EpisodeInFlight(order_of(group=group, limit_s=5.0), spent_s=7.0) for group in (0, EVALUATION))
     assert evaluated.rest().limit_s == 0.0
     with pytest.raises(EpisodeFailed, match="EpisodeTimeout: 5 s were not enough"):
         trained.rest()

@@ -19,11 +19,11 @@ import coa
 from actors.serving.agent import ServedAgent
 from coa.agent.grammar import Span
 from coa.errors import InfrastructureError, ToolDown, UserError
-from coa.given import VARIABLE, giving, grade_given, packed
 from coa.tasks.loading import load_tasks
 from coa.tools.base import ToolCall
 from coa.tools.client import ToolCaller
 from coa.types import Status, Task
+from coa.user_reward import VARIABLE, grade_by_user, packed, user_reward
 from jobs import api
 from jobs.api import answered, overrides_of
 from jobs.commands.ask.episode import request_of
@@ -72,7 +72,7 @@ def started(here: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def graded(answer: str) -> float:
-    return asyncio.run(grade_given(answer, TASK))
+    return asyncio.run(grade_by_user(answer, TASK))
 
 
 def test_settings_are_those_of_the_command_line() -> None:
@@ -166,10 +166,10 @@ def test_a_job_is_not_begun_within_an_event_loop(started: list[Any]) -> None:
 def test_a_function_grades_where_its_module_can_not_be_imported(tmp_path: Path) -> None:
     code = """
 import asyncio
-from coa.given import grade_given
+from coa.user_reward import grade_by_user
 from coa.types import Task
 task = Task(id="t", question="?", answers=("5",), profile="code", family="f")
-print([asyncio.run(grade_given(answer, task)) for answer in ("5", "6", "")])
+print([asyncio.run(grade_by_user(answer, task)) for answer in ("5", "6", "")])
 """
     (tmp_path / "coa").symlink_to(ROOT / "coa")  # and not the tests
     for function, told in ((half, "[0.5, 0.5, 0.0]"), (later, "[1.0, 0.0, 0.0]")):
@@ -181,7 +181,10 @@ print([asyncio.run(grade_given(answer, task)) for answer in ("5", "6", "")])
 
 
 def test_a_function_that_fails_or_holds_too_much_is_told() -> None:
-    with giving(lambda task, answer: 1 / 0), pytest.raises(UserError, match=r"^reward failed at task t: ZeroDivision"):
+    with (
+        user_reward(lambda task, answer: 1 / 0),
+        pytest.raises(UserError, match=r"^reward failed at task t: ZeroDivision"),
+    ):
         graded("5")
     data = os.urandom(80_000)
     with pytest.raises(UserError, match=r"^reward takes 10\d,\d+ bytes, more than 100,000"):
@@ -189,7 +192,7 @@ def test_a_function_that_fails_or_holds_too_much_is_told() -> None:
     lock = threading.Lock()
     with pytest.raises(UserError, match=r"^reward can't be sent to other processes: cannot pickle "):
         packed(lambda task, answer: lock.locked())
-    with giving(half), giving(later):
+    with user_reward(half), user_reward(later):
         assert graded("5") == 1.0
     assert VARIABLE not in os.environ
 

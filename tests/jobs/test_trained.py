@@ -26,7 +26,7 @@ from coa.reporting.metrics import Record, read_metrics
 from coa.types import Task
 from jobs.recipe.schema import Recipe
 from jobs.run.agent_file import as_trained
-from jobs.stages.evaluate import asked_of
+from jobs.stages.evaluate import evaluation_plan
 from tests.jobs.test_serve import serving
 
 pytestmark = pytest.mark.slow
@@ -122,7 +122,9 @@ def test_two_learners_and_two_engines_reach_the_reward_of_one_and_one(start: Pat
 
 
 def test_the_agent_solves_tasks_that_it_has_not_seen(one: Trained, url: str, tmp_path: Path) -> None:
-    tasks = asked_of(as_trained(load(Recipe), one.folder / "model", tmp_path, ()), None, TASKS, best_of=False).tasks
+    tasks = evaluation_plan(
+        as_trained(load(Recipe), one.folder / "model", tmp_path, ()), None, TASKS, best_of=False
+    ).tasks
     assert [task.family for task in tasks] == ["mhqa"] * TASKS
     answers = asyncio.run(answers_to(tasks, url))
     solved = sum(exact_match(answer, task.answers) for task, answer in zip(tasks, answers, strict=True))

@@ -35,7 +35,7 @@ from actors.tools.remote import ExecutorActor, ToolClient
 from cluster.engine_actor import launcher
 from cluster.notices import MARGIN_S, heed
 from cluster.pool import EnginePool
-from cluster.resources import PlacementConfig, beside_driver
+from cluster.resources import PlacementConfig, on_driver_node
 from coa.learning.scaling import EngineScaling
 from coa.reporting.metrics import read_metrics
 from coa.tools.base import Tool, ToolCall
@@ -87,8 +87,8 @@ def noted_tools() -> Mapping[str, Tool]:
 def start_tools() -> ToolClient:
     """What all engines call tools through, on the driver's node."""
     config = ExecutorConfig(concurrency=10_000, kept_results=1_000_000)
-    make: Any = ray.remote(ToolDispatcher).options(max_concurrency=10_000, **beside_driver())
-    launch = partial(ExecutorActor, noted_tools, config, beside_driver())
+    make: Any = ray.remote(ToolDispatcher).options(max_concurrency=10_000, **on_driver_node())
+    launch = partial(ExecutorActor, noted_tools, config, on_driver_node())
     return ToolClient(make.remote(launch, config, 1, (1, 1)))
 
 

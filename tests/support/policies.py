@@ -34,7 +34,14 @@ class SeededPolicy:
         self.syncs = 0
 
     async def generate(
-        self, ask: Ask, *, seed: int, priority: int, hear: Callable[[Tokens], None] | None, stream: bool, **how: Any
+        self,
+        ask: Ask,
+        *,
+        seed: int,
+        priority: int,
+        on_tokens: Callable[[Tokens], None] | None,
+        stream: bool,
+        **how: Any,
     ) -> Said:
         self.seeds.append(seed)
         self.priorities.append(priority)
@@ -49,10 +56,10 @@ class SeededPolicy:
         assert said.token_ids[:begun].tolist() == ask.begun.tolist(), (
             "a turn goes on with the tokens that it begins with"
         )
-        if hear is not None and stream:
+        if on_tokens is not None and stream:
             half = (begun + len(said.token_ids)) // 2
-            hear(said.token_ids[begun:half])
-            hear(said.token_ids[half:])
+            on_tokens(said.token_ids[begun:half])
+            on_tokens(said.token_ids[half:])
         return said
 
     def turn(self, ask: Ask, seed: int) -> Chain:

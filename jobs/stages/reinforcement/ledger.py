@@ -8,7 +8,7 @@ from typing import Any
 from coa.agent.records import GroupRecord
 from coa.errors import EpisodeFailed
 from coa.learning.accounts import SPARE
-from coa.learning.issue import Cursor
+from coa.learning.task_stream import Cursor
 from coa.learning.window import Ticket
 from coa.storage.files import sync
 from coa.storage.jsonl import append_line

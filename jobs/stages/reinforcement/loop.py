@@ -32,9 +32,9 @@ from coa.json_object import Json, JsonView
 from coa.learning import faults
 from coa.learning.accounts import SPARE
 from coa.learning.batches import BatchStore
-from coa.learning.issue import Issue
 from coa.learning.orders import Train
 from coa.learning.samples import to_samples
+from coa.learning.task_stream import TaskStream
 from coa.learning.window import Ticket, Window
 from coa.reporting.metrics import MetricsLog
 from coa.types import Sample
@@ -43,6 +43,7 @@ from jobs.run.run_dir import RunDir
 from jobs.run.trajectories import write_episodes
 from jobs.stages.reinforcement.elastic import ElasticEngines
 from jobs.stages.reinforcement.groups import Group, first_group, play_group, shares
+from jobs.stages.reinforcement.groups_in_flight import GroupsInFlight
 from jobs.stages.reinforcement.held_out import HeldOut
 from jobs.stages.reinforcement.ledger import AttemptLedger
 from jobs.stages.reinforcement.rl_stats import (
@@ -55,7 +56,6 @@ from jobs.stages.reinforcement.rl_stats import (
     tolerance_of,
 )
 from jobs.stages.reinforcement.times import LoopTimes
-from jobs.stages.reinforcement.under_way import UnderWay
 from jobs.stages.reinforcement.waits import Standing, Waits, alike
 from jobs.teachers.fallback import TeacherFallback, TeamState
 from jobs.teachers.scoring import TeacherScoring
@@ -97,7 +97,7 @@ class Reinforcement:
         self._config = run.config.rl
         self._algorithm = self._config.algorithm_of()
         self._window: Window | None = None
-        self._issue = Issue()
+        self._stream = TaskStream()
         self._changed = asyncio.Condition()
         self._loops: list[asyncio.Future[None]] = []
         self._publishing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -105,7 +105,7 @@ class Reinforcement:
         """Number of groups that failed since the last finished one."""
         self._failing_since = 0.0
         """When the first of them failed, by the event loop's clock."""
-        self._under_way = UnderWay()
+        self._groups_in_flight = GroupsInFlight()
         self._waits = Waits()
         self._packing_since: float | None = None
         """When `_pack` began to wait for a batch, by the event loop's clock; None while it does not."""
@@ -123,12 +123,12 @@ class Reinforcement:
         """The learners are at a version, for the first time or again: everything made for another one is void."""
         for task in self._loops:
             task.cancel()
-        self._under_way.clear()
+        self._groups_in_flight.clear()
         self._failures = 0
         self.stats.families.void()
         self.stats.played.clear()
         self.stats.divergences.clear()
-        self._issue = Issue(event.cursor, apart=self._config.window.groups_per_batch)
+        self._stream = TaskStream(event.cursor, apart=self._config.window.groups_per_batch)
         if self._newest is None:
             self._run.console.say(f"{STAGE}: {event.parity}")
         self._newest = event
@@ -197,11 +197,11 @@ class Reinforcement:
             async with self._changed:
                 await self._changed.wait_for(lambda: window.room() > 0)
             while window.room() > 0:
-                index = self._issue.take(window.room_to_end())
+                index = self._stream.take(window.room_to_end())
                 ticket = window.admit()
                 self.ledger.issue(ticket, index)
                 roll = self._learning.spawn(self._roll(window, ticket, index))
-                self._under_way.begin(ticket.group, index, roll)
+                self._groups_in_flight.begin(ticket.group, index, roll)
 
     async def _roll(self, window: Window, ticket: Ticket, index: int) -> None:
         task = self._run.training_task(STAGE, index)
@@ -247,8 +247,8 @@ class Reinforcement:
         if outage and now - self._failing_since > FAILURES_S:
             minutes = FAILURES_S / 60
             raise InfrastructureError(f"no group was finished for {minutes:.0f} minutes: {failure}") from failure
-        self._under_way.settle(ticket.group)
-        again = self._issue.fail(index, counted=not outage)
+        self._groups_in_flight.settle(ticket.group)
+        again = self._stream.fail(index, counted=not outage)
         self.ledger.fail(ticket, failure, again=again)
         self.stats.fail(failure, again=again)
         self._waits.fail(str(failure))
@@ -267,12 +267,12 @@ class Reinforcement:
         if self._fallback is not None and window.version < self._config.steps:
             self._fallback.offer(record, group.index, self._learning.spawn)
         if samples is not None:
-            self._under_way.wait(group.number, samples)
+            self._groups_in_flight.wait(group.number, samples)
             window.finish(group.number)
             self.ledger.play(record)
         else:
-            self._under_way.settle(group.number)
-            self._issue.done(group.index)
+            self._groups_in_flight.settle(group.number)
+            self._stream.done(group.index)
             self.ledger.drop(record, NO_VARIANCE)
             self.stats.dropped[NO_VARIANCE] += 1
             self._waits.drop(alike(group.episodes))
@@ -293,10 +293,10 @@ class Reinforcement:
                 self._stage.phase("" if self._stage.fields else "the first step")
             samples: list[Sample] = []
             for number in groups:
-                index, found = self._under_way.take(number)
-                self._issue.done(index)
+                index, found = self._groups_in_flight.take(number)
+                self._stream.done(index)
                 samples.extend(found)
-            if spares := self._under_way.stop(window.stop_spares(), self._issue, self.ledger):
+            if spares := self._groups_in_flight.stop(window.stop_spares(), self._stream, self.ledger):
                 self.stats.dropped[SPARE] += len(spares)
                 for number in spares:
                     self.stats.families.lose(number, "stopped, since its batch was complete without it")
@@ -307,7 +307,7 @@ class Reinforcement:
             updates, share = self._config.learner.updates_per_batch, started.shares_prefixes
             dealt = shares(samples, self._learning.replicas, updates, share=share)
             references = tuple((self._put(share),) for share in dealt)
-            order = Train(version=version, shares=references, cursor=self._issue.cursor())
+            order = Train(version=version, shares=references, cursor=self._stream.cursor())
             self.ledger.lease(version, groups)
             if self._config.keep_batches:
                 await asyncio.to_thread(self._batches.write, version + 1, dealt)

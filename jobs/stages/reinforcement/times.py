@@ -8,7 +8,7 @@ from itertools import zip_longest
 from actors.rollout.clocks import BusyReport, merged
 from coa.json_object import Json
 from coa.planning.bottleneck import bottleneck
-from coa.spent import EngineState, LearnerState, Spent, added, filled, shares, since
+from coa.time_accounts import EngineState, LearnerState, Spent, added, filled, shares, since
 
 RECENT = 10
 """Number of last steps by which the slowest part is told."""

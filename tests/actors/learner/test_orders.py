@@ -252,9 +252,9 @@ def test_a_rank_that_says_nothing_is_named_also_where_all_wait_for_it() -> None:
     progress.begin(0.0)
     assert progress.stalled({0: 3, 1: 3}, 1000.0, 120.0) == "", "ranks that start say nothing yet"
     for now in (0.0, 10.0, 20.0):
-        progress.hear(0, 7, now)
-        progress.hear(1, 7, now)
-    progress.hear(0, 7, 79.0)
+        progress.heartbeat(0, 7, now)
+        progress.heartbeat(1, 7, now)
+    progress.heartbeat(0, 7, 79.0)
     assert progress.stalled({0: 3, 1: 3}, 79.0, 120.0) == ""
     told = "learner rank 1 gave no sign of life for more than 60 s"
     assert progress.stalled({0: 3, 1: 3}, 80.0, 120.0) == told
@@ -268,13 +268,13 @@ def test_a_rank_that_lives_and_does_not_get_on_with_its_step_is_named() -> None:
     progress.begin(0.0)
     for now in (10.0, 70.0, 130.0):
         for rank, passes in ((0, 5), (1, 4), (2, 5), (3, 4)):
-            progress.hear(rank, passes, now)
+            progress.heartbeat(rank, passes, now)
     told = "learner ranks 1, 3 did not finish step 8: no forward pass began for more than 120 s"
     assert progress.stalled(dict.fromkeys(range(4), 8), 129.0, 120.0) == ""
     assert progress.stalled(dict.fromkeys(range(4), 8), 130.0, 120.0) == told
     assert progress.stalled({0: 8, 2: 8}, 130.0, 120.0).startswith("learner ranks 0, 2 "), "others have finished it"
     assert progress.stalled({}, 130.0, 120.0) == "", "they wait for a batch"
-    progress.hear(3, 5, 131.0)
+    progress.heartbeat(3, 5, 131.0)
     assert progress.stalled(dict.fromkeys(range(4), 8), 132.0, 120.0) == ""
 
 
@@ -285,20 +285,20 @@ async def test_the_buffer_knows_which_ranks_are_within_a_step_and_since_when(mon
     old = await row.begin(0)
     epoch = await row.begin(4)
 
-    async def hear(now: float) -> None:
+    async def heartbeat(now: float) -> None:
         clock.now = now
         for rank in range(2):
-            await row.hear(rank, epoch, 3)
+            await row.heartbeat(rank, epoch, 3)
 
-    await hear(0.0)
-    await hear(1000.0)
+    await heartbeat(0.0)
+    await heartbeat(1000.0)
     assert await row.stalled(60.0) == "", "there was no batch"
     assert await row.put(train(4), epoch)
     for rank in range(2):
         await row.next_order(rank, epoch, 0)
     await row.next_order(0, epoch, 1)  # it publishes
-    await hear(1060.0)
-    await row.hear(1, old, 9)
+    await heartbeat(1060.0)
+    await row.heartbeat(1, old, 9)
     assert await row.stalled(61.0) == "", "counted from its beginning"
     told = "learner rank 1 did not finish step 5: no forward pass began for more than 60 s"
     assert await row.stalled(60.0) == told
@@ -309,7 +309,7 @@ async def test_of_ranks_that_are_gone_no_sign_is_expected(monkeypatch: pytest.Mo
     monkeypatch.setattr(buffer, "time", SimpleNamespace(monotonic=lambda: clock.now))
     row = make_buffer()
     epoch = await row.begin(0)
-    await row.hear(0, epoch, 3)
+    await row.heartbeat(0, epoch, 3)
     clock.now = 500.0
     assert await row.stalled(60.0) == "learner rank 0 gave no sign of life for more than 30 s"
     await row.gone()

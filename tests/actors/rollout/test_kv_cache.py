@@ -12,8 +12,8 @@ import pytest
 from actors.messages import CacheStats, EpisodeId, EpisodeOrder
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.config import EngineConfig, KvOnUpdate, SamplingConfig
-from actors.rollout.contexts import EpisodeCache
 from actors.rollout.engine import RolloutEngine
+from actors.rollout.kv_accounting import EpisodeCache
 from cluster.health import PoolConfig
 from cluster.pool import EnginePool
 from coa.agent.codec import Stops

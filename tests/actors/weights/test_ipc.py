@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from actors.learner import loop
 from actors.weights import ipc, sharing
-from actors.weights.ipc import DONE, Offer, hear, say
+from actors.weights.ipc import DONE, Offer, receive, send
 from actors.weights.store import Address
 from actors.weights.transports import find_receiver
 from coa.errors import DamagedWeights, DiskFull, SyncError, WeightsLost
@@ -159,7 +159,7 @@ def hello(rank: Rank, published: Any, **changes: Any) -> Any:
     """A worker's connection after its first word."""
     connection = Client(published.place.meeting.address, "AF_INET")
     token = published.place.meeting.token
-    say(connection, {"token": token, "engine": "e", "node": "", "workers": 1, "device": "cpu", **changes})
+    send(connection, {"token": token, "engine": "e", "node": "", "workers": 1, "device": "cpu", **changes})
     return connection
 
 
@@ -174,7 +174,7 @@ def hasten_the_first(limit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_that_dies_costs_the_others_nothing(rank: Rank) -> None:
     published = rank.publish()
     with hello(rank, published) as connection:
-        assert len(hear(connection)) == 2
+        assert len(receive(connection)) == 2
     assert take(published)["digests"] == digests_of(published)
     assert rank.offer.taken == {"engine"}
     assert rank.files() == ["1-0.safetensors"], "whoever it was can find it there"
@@ -185,7 +185,7 @@ def test_a_worker_that_says_nothing_more_is_given_up_after_a_time(rank: Rank, mo
     hasten_the_first(ipc.STEP_S, monkeypatch)
     published = rank.publish()
     with hello(rank, published) as connection:
-        hear(connection)
+        receive(connection)
         assert soon(lambda: rank.files() == ["1-0.safetensors"])
     assert take(published)["digests"] == digests_of(published)
 
@@ -193,8 +193,8 @@ def test_a_worker_that_says_nothing_more_is_given_up_after_a_time(rank: Rank, mo
 def test_a_worker_that_is_ahead_of_the_rank_is_not_believed(rank: Rank) -> None:
     published = rank.publish()
     with hello(rank, published) as connection:
-        hear(connection)
-        say(connection, DONE)
+        receive(connection)
+        send(connection, DONE)
         assert soon(lambda: rank.files() == ["1-0.safetensors"])
     assert rank.offer.taken == set()
 

@@ -218,7 +218,7 @@ def test_an_enforced_turn_without_a_call_left_has_to_answer() -> None:
     for limits in (replace(ROOMY, max_tool_calls=1), replace(ROOMY, max_turns=2), ROOMY):
         agent = AgentConfig(instructed=False, grammar=Grammar.enforce, limits=limits)
         episode = Episode(task(), 0, codec=codec, agent=agent)
-        episode.hear(said)
+        episode.take_turn(said)
         episode.observe("Arden")
         constraints.append(episode.ask().constraint)
     assert constraints[0] == constraints[1] != constraints[2]

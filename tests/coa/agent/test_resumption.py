@@ -56,7 +56,7 @@ class Script:
                 # Two versions sample each turn, where it is long enough for two.
                 turn = said_of(ids, version=ask.turn, logprob=-0.5 - ask.turn, max_tokens=ask.max_tokens)
                 n = len(turn.token_ids)
-                episode.hear(replace(turn, versions=((ask.turn, n // 2), (ask.turn + 1, n - n // 2))))
+                episode.take_turn(replace(turn, versions=((ask.turn, n // 2), (ask.turn + 1, n - n // 2))))
         return episode.trajectory()
 
 
@@ -133,7 +133,7 @@ def test_an_observation_without_room_is_told_whole_and_stands_in_the_context_as_
     room = len(codec.prompt(profile("mhqa"), "Who ?", instructed=False)) + 10
     agent = AgentConfig(instructed=False, limits=replace(ROOMY, max_tokens=room))
     episode = Episode(task(), 0, codec=codec, agent=agent)
-    episode.hear(said_of(spans_of(codec, (PLAN, SEARCH)), version=0, logprob=0.0, max_tokens=99))
+    episode.take_turn(said_of(spans_of(codec, (PLAN, SEARCH)), version=0, logprob=0.0, max_tokens=99))
     episode.observe("Arden Berg " * 10)
     assert len(episode.trajectory().token_ids) == episode.length == room
     resumed = Episode.resume(task(), 0, carried(episode.journal), codec=codec, agent=agent)
@@ -148,16 +148,16 @@ def test_nobody_speaks_out_of_turn() -> None:
         episode.observe("x")
     with pytest.raises(ValueError, match="has not ended"):
         episode.trajectory()
-    call = episode.hear(said_of(spans_of(codec, (PLAN, SEARCH)), version=0, logprob=0.0, max_tokens=99))
+    call = episode.take_turn(said_of(spans_of(codec, (PLAN, SEARCH)), version=0, logprob=0.0, max_tokens=99))
     assert call is episode.pending
     assert episode.tool_calls == 1
     with pytest.raises(ValueError, match="a tool's turn"):
         episode.ask()
     episode.observe("x")
     answer = said_of(spans_of(codec, (ANSWER,)), version=0, logprob=0.0, max_tokens=99)
-    assert episode.hear(answer) is None
+    assert episode.take_turn(answer) is None
     with pytest.raises(ValueError, match="answered"):
-        episode.hear(answer)
+        episode.take_turn(answer)
 
 
 def test_the_version_of_each_token_follows_from_the_runs() -> None:

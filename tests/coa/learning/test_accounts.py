@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coa.learning.accounts import OPEN, ROLLED_BACK, SPARE, TRAINED, Accounts, delay, fold, length_bucket, normal
-from coa.learning.issue import Issue
+from coa.learning.task_stream import TaskStream
 from coa.learning.window import Ticket, Window, WindowConfig
 
 STEPS, SIZE, EVERY = 8, 3, 2
@@ -38,7 +38,7 @@ class History:
         keep = self.dice.choice(self.checkpoints[-2:])
         self.checkpoints = [one for one in self.checkpoints if one[0] <= keep[0]]
         version, cursor = keep
-        self.issue = Issue(cursor, apart=SIZE, tries=2)
+        self.stream = TaskStream(cursor, apart=SIZE, tries=2)
         self.window = Window(
             WindowConfig(max_staleness=int(not self.spares), groups_per_batch=SIZE, max_refills=1, spares=self.spares),
             version=version,
@@ -58,7 +58,7 @@ class History:
 
     def feed(self) -> None:
         while self.window.room() > 0:
-            task = self.issue.take(self.window.room_to_end())
+            task = self.stream.take(self.window.room_to_end())
             ticket = self.window.admit()
             self.playing[ticket.group] = ticket, task
             self.write("issue", group=ticket.group, task=task, version=ticket.version)
@@ -75,12 +75,12 @@ class History:
                 self.window.finish(group)
                 self.write("play", **size)
             case "nothing":
-                self.issue.done(task)
+                self.stream.done(task)
                 self.window.drop(group)
                 self.said_nothing[task] = self.window.version
                 self.write("drop", reason="no_variance", again=False, **size)
             case _:
-                again = self.issue.fail(task)
+                again = self.stream.fail(task)
                 self.window.fail(group)
                 if not again:
                     self.said_nothing[task] = self.window.version
@@ -93,12 +93,12 @@ class History:
         version = self.window.version - 1
         self.batches[version] = [self.waiting.pop(group) for group in groups]
         for task in self.batches[version]:
-            self.issue.done(task)
+            self.stream.done(task)
         self.stop(self.window.stop_spares())
         self.write("lease", version=version, groups=groups)
         self.safe = len(self.lines)
         if (version + 1) % EVERY == 0:
-            self.checkpoints.append((version + 1, json.loads(json.dumps(self.issue.cursor()))))
+            self.checkpoints.append((version + 1, json.loads(json.dumps(self.stream.cursor()))))
         self.window.publish(version + 1)
 
     def stop(self, groups: list[int]) -> None:
@@ -109,7 +109,7 @@ class History:
             self.playing.pop(group, None)
             self.waiting.pop(group, None)
             self.write("drop", group=group, reason=SPARE, again=True)
-        self.issue.stop([tasks[group] for group in sorted(tasks)])
+        self.stream.stop([tasks[group] for group in sorted(tasks)])
 
     def die(self) -> None:
         """The learners, the driver, or its machine with what was not on the disk."""
@@ -157,7 +157,7 @@ def test_whatever_is_killed_the_accounts_balance_and_each_task_comes_to_one_end(
         for version in range(STEPS)
     ]
     assert list(map(sorted, trained)) == [sorted(history.batches[version]) for version in range(STEPS)]
-    [following] = history.issue.cursor()
+    [following] = history.stream.cursor()
     sized = [attempt.tokens is not None for attempt in accounts.attempts.values() if attempt.task < following]
     assert all(sized), "each has its row in the tables"
     assert accounts.cursor() == [following]

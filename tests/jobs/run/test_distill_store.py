@@ -19,7 +19,7 @@ from coa.teams.transcript import AgentStep, Graded
 from coa.usage import Usage
 from jobs.recipe.schema import Recipe
 from jobs.run.distill_store import DistillStore
-from jobs.stages.intake import Intake
+from jobs.stages.team_run_buffer import TeamRunBuffer
 from jobs.teachers.review import Review
 from tests.support.teams import TASKS, play_one
 
@@ -74,7 +74,7 @@ def test_a_run_whose_judge_is_down_has_failed_with_what_it_took() -> None:
 def test_only_failures_in_a_row_end_the_stage(tmp_path: Path) -> None:
     failed = FailedRun(Assignment(TASKS[0]), "EndpointDown", "away")
     run: Any = SimpleNamespace(config=load(Recipe, None, ["teaching.runs_in_flight=1"]))
-    intake = Intake(run, books_in(tmp_path), lambda _: None)
+    intake = TeamRunBuffer(run, books_in(tmp_path), lambda _: None)
 
     def take(*outcomes: Any) -> None:
         asyncio.run(intake.take(Played(outcomes=list(outcomes), failures={})))

@@ -29,7 +29,7 @@ from jobs.run.distill_store import DistillStore
 from jobs.run.run_dir import RunDir
 from jobs.stages import distill as distilling
 from jobs.stages.flaws import Flaws, last_reply
-from jobs.stages.intake import Intake
+from jobs.stages.team_run_buffer import TeamRunBuffer
 from jobs.teachers.teaching import Teaching
 from tests.support.teams import MIND, TASKS, WORLD, asks, play_one, uses
 
@@ -88,7 +88,7 @@ def test_of_a_wrong_answer_the_accepted_ones_are_quoted() -> None:
     assert last_reply(replace(MALFORMED, steps=())) == "no agent replied"
 
 
-def intake_in(folder: Path, *settings: str) -> Intake:
+def buffer_in(folder: Path, *settings: str) -> TeamRunBuffer:
     filter = Filter(FilterConfig(keep_without_reflection=1.0))
 
     async def revise(kept: Any) -> Any:
@@ -97,18 +97,18 @@ def intake_in(folder: Path, *settings: str) -> Intake:
     store = DistillStore(folder / "teachers", folder / "data", filter, revise=revise)
     asyncio.run(store.open())
     run: Any = SimpleNamespace(config=load(Recipe, None, ["team.model=m", "teaching.same_flaw=2", *settings]))
-    return Intake(run, store, filter.flaw)
+    return TeamRunBuffer(run, store, filter.flaw)
 
 
-def take(intake: Intake, *runs: Graded | FailedRun) -> dict[str, Any]:
-    """What the stage's line shows once the intake has these runs."""
+def take(buffer: TeamRunBuffer, *runs: Graded | FailedRun) -> dict[str, Any]:
+    """What the stage's line shows once the buffer has these runs."""
 
     async def go() -> None:
-        await intake.take(Played(outcomes=list(runs), failures={}))
+        await buffer.take(Played(outcomes=list(runs), failures={}))
 
     asyncio.run(go())
     stage = Stage("distill", None)
-    intake.show(stage)
+    buffer.show(stage)
     return {name: value for name, value in stage.fields.items() if name != "runs_s"}
 
 
@@ -117,30 +117,30 @@ def attempt(transcript: Transcript, number: int) -> Transcript:
 
 
 def test_what_is_kept_and_why_others_are_dropped_is_shown_before_anything_is_written(tmp_path: Path) -> None:
-    intake = intake_in(tmp_path)
+    buffer = buffer_in(tmp_path)
     wrong = [Graded(attempt(RIGHT, number), False) for number in (1, 2)]
-    shown = take(intake, Graded(RIGHT, True), *wrong, Graded(MALFORMED, None))
+    shown = take(buffer, Graded(RIGHT, True), *wrong, Graded(MALFORMED, None))
     assert shown == {"kept": 1, "dropped": 3, "wrong answer": 2, "too few interactions": 1}
-    asyncio.run(intake.flush())
-    assert take(intake) == shown, "a written run counts as it did"
-    assert take(intake, AWAY) == {**shown, "failed": 1}
+    asyncio.run(buffer.flush())
+    assert take(buffer) == shown, "a written run counts as it did"
+    assert take(buffer, AWAY) == {**shown, "failed": 1}
 
 
 def test_a_resumed_stage_counts_its_own_runs_and_knows_the_useful_ones_before_it(tmp_path: Path) -> None:
-    first = intake_in(tmp_path)
+    first = buffer_in(tmp_path)
     wrong = [Graded(attempt(RIGHT, number), False) for number in range(1, 9)]
     take(first, wrong[0])
     assert (first.flaws.problem, first.room()) == ("", 2)
     take(first, wrong[1])
     assert first.flaws.problem.startswith("2 team runs had the same flaw, and none was useful: wrong answer, ")
     asyncio.run(first.flush())
-    again = intake_in(tmp_path)
+    again = buffer_in(tmp_path)
     take(again, wrong[2])
     again.flaws.check()
     take(again, Graded(RIGHT, True))
     assert again.room() == again.flaws.most * 100 == 200
     asyncio.run(again.flush())
-    last = intake_in(tmp_path)
+    last = buffer_in(tmp_path)
     take(last, *wrong[3:])
     last.flaws.check()
     assert last.room() == 200
@@ -148,10 +148,10 @@ def test_a_resumed_stage_counts_its_own_runs_and_knows_the_useful_ones_before_it
 
 @pytest.mark.parametrize("settings", [["teaching.same_flaw=0"], [f"team.model='{EXPERTS}'"], ["distill.transcripts=x"]])
 def test_runs_that_cost_nothing_or_have_no_limit_are_all_played(settings: list[str], tmp_path: Path) -> None:
-    intake = intake_in(tmp_path, *settings)
-    take(intake, *(Graded(attempt(RIGHT, number), False) for number in range(9)))
-    intake.flaws.check()
-    assert intake.room() == 200
+    buffer = buffer_in(tmp_path, *settings)
+    take(buffer, *(Graded(attempt(RIGHT, number), False) for number in range(9)))
+    buffer.flaws.check()
+    assert buffer.room() == 200
 
 
 def test_no_more_runs_are_played_at_the_same_time_than_there_is_room_for() -> None:

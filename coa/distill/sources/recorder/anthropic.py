@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from coa.distill.sources.recorder.completion import (
-    Asked,
     Completion,
+    RecordedRequest,
     assistant,
     call_of,
     content_of,
@@ -34,14 +34,14 @@ _PROMPT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_toke
 _GROWING = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
-def parse_request(request: Json) -> Asked:
+def parse_request(request: Json) -> RecordedRequest:
     sent = request.get("messages")
     if not isinstance(sent, list) or not all(isinstance(message, dict) for message in sent):
-        return Asked(None)
+        return RecordedRequest(None)
     told = request.get("system")
     system = [{"role": "system", "content": content_of(_blocks(told))}] if told else []
     tools = [_tool(tool) for tool in request.get("tools") or () if isinstance(tool, dict)]
-    return Asked([*system, *(one for message in sent for one in _messages(message))], tools or None)
+    return RecordedRequest([*system, *(one for message in sent for one in _messages(message))], tools or None)
 
 
 def read(reply: Json) -> Completion:

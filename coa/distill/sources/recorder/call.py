@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 from coa.distill.sources.messages import json_in
-from coa.distill.sources.recorder.completion import Asked, Completion
+from coa.distill.sources.recorder.completion import Completion, RecordedRequest
 from coa.distill.sources.recorder.events import SHOWN, UNREADABLE, Stream, begins_stream, error_in
 from coa.distill.sources.recorder.protocols import Protocol
 from coa.distill.sources.recorder.records import Record, file_name
@@ -110,10 +110,10 @@ class Call:
         return Completion(None), f"{UNREADABLE}: {bytes(self._body[:SHOWN]).decode(errors='replace')}"
 
 
-def _as_chat(protocol: Protocol, request: Json) -> Asked:
+def _as_chat(protocol: Protocol, request: Json) -> RecordedRequest:
     """The request in the form of chat completions; without messages if it has another form, since the model endpoint
     is the one to refuse it."""
     try:
         return protocol.parse_request(request)
     except (TypeError, LookupError, AttributeError, ValueError, RecursionError):
-        return Asked(None)
+        return RecordedRequest(None)

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field
 
 from coa.distill.sources.messages import ATTACHED, json_in, other_part, reasoning_of, text_of
-from coa.distill.sources.recorder.completion import Asked, Completion, call_of, text_in
+from coa.distill.sources.recorder.completion import Completion, RecordedRequest, call_of, text_in
 from coa.distill.sources.recorder.events import Stream
 from coa.json_object import Json, JsonView
 
@@ -22,8 +22,8 @@ _ABORTED = ("error", "abort")
 """Finish reasons of replies that the server broke off."""
 
 
-def parse_request(request: Json) -> Asked:
-    return Asked(request.get("messages"), request.get("tools"))
+def parse_request(request: Json) -> RecordedRequest:
+    return RecordedRequest(request.get("messages"), request.get("tools"))
 
 
 def read(reply: Json) -> Completion:

@@ -19,7 +19,7 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecordedRequest:
     """A request, as one of chat completions."""
 
     messages: object

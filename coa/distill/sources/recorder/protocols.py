@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from coa.distill.sources.recorder import anthropic, chat, responses
-from coa.distill.sources.recorder.completion import Asked, Completion
+from coa.distill.sources.recorder.completion import Completion, RecordedRequest
 from coa.distill.sources.recorder.events import Stream
 from coa.json_object import Json
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    parse_request: Callable[[Json], Asked]
+    parse_request: Callable[[Json], RecordedRequest]
     """Reads a request."""
     read: Callable[[Json], Completion]
     """Reads a reply that is not streamed; raises LookupError, TypeError, AttributeError or ValueError for another

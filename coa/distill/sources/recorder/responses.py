@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from coa.distill.sources.messages import text_of
 from coa.distill.sources.recorder.completion import (
-    Asked,
     Completion,
+    RecordedRequest,
     assistant,
     call_of,
     content_of,
@@ -29,18 +29,18 @@ _KEPT = {"conversation": "its conversation", "prompt": "its prompt"}
 """Fields of requests that name what the endpoint keeps."""
 
 
-def parse_request(request: Json) -> Asked:
+def parse_request(request: Json) -> RecordedRequest:
     sent = request.get("input")
     items = [{"role": "user", "content": sent}] if isinstance(sent, str) else sent
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        return Asked(None)
+        return RecordedRequest(None)
     told = request.get("instructions")
     system = [{"role": "system", "content": told}] if isinstance(told, str) and told else []
     missing = next((what for name, what in _KEPT.items() if request.get(name)), "")
     if any(item.get("type") == "item_reference" for item in items):
         missing = "items of its input"
     tools = [_tool(tool) for tool in request.get("tools") or () if isinstance(tool, dict)]
-    return Asked(
+    return RecordedRequest(
         messages=[*system, *_messages(items)],
         tools=tools or None,
         continues=text_in(request, "previous_response_id"),

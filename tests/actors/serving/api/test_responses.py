@@ -216,12 +216,12 @@ def test_tokens_of_a_turn_for_which_the_time_was_up_are_in_the_usage() -> None:
     class Slow(Saying):
         """Says its turn, and never ends it."""
 
-        async def generate(self, ask: Any, *, hear: Any, stream: bool, **named: Any) -> Any:
-            said = await super().generate(ask, hear=None, stream=stream, **named)
+        async def generate(self, ask: Any, *, on_tokens: Any, stream: bool, **named: Any) -> Any:
+            said = await super().generate(ask, on_tokens=None, stream=stream, **named)
             try:
                 await asyncio.Event().wait()
             finally:
-                hear(said.token_ids)
+                on_tokens(said.token_ids)
 
     asking = Asking(make_server(Slow(*TURNS)))
     found = asking.post("/v1/responses", {"model": "afm", "input": "Who ?", "coa": {"max_seconds": 1.0, **ALL}}).json()

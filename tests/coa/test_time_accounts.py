@@ -1,4 +1,4 @@
-from coa.spent import TimeAccount, added, filled, shares, since
+from coa.time_accounts import TimeAccount, added, filled, shares, since
 
 
 def test_the_states_of_an_account_add_up_to_its_time() -> None:

@@ -41,7 +41,7 @@ class EpisodeCache:
 class _Request:
     cache: EpisodeCache
     prompt: int
-    unheard: list[int] | None
+    unsent: list[int] | None
     sampled: int = 0
     computed: bool = False
     """Whether its context is in the cache."""
@@ -51,7 +51,7 @@ class _Request:
         return self.prompt + self.sampled
 
 
-class Contexts:
+class KvAccounting:
     """The requests under way."""
 
     def __init__(self) -> None:
@@ -68,9 +68,9 @@ class Contexts:
         """Tokens of contexts that are to be computed, or found in the cache, before their requests' next tokens."""
         return sum(request.context for request in self._requests.values() if not request.computed)
 
-    def begin(self, name: str, prompt: int, cache: EpisodeCache, unheard: list[int] | None = None) -> None:
-        """unheard: gets the tokens as they come, for a caller that is told them only if the request is cut off."""
-        self._requests[name] = _Request(cache, prompt, unheard)
+    def begin(self, name: str, prompt: int, cache: EpisodeCache, unsent: list[int] | None = None) -> None:
+        """unsent: gets the tokens as they come, for a caller that is told them only if the request is cut off."""
+        self._requests[name] = _Request(cache, prompt, unsent)
 
     def step(self, name: str, output: "vllm.v1.engine.EngineCoreOutput") -> None:
         """Takes a step's output of a request: vLLM's EngineCoreOutput."""
@@ -84,8 +84,8 @@ class Contexts:
             self.stats += CacheStats(prefill=request.prompt, recomputed=again)
         for _ in range(events.count(QUEUED)):
             self._lose(request)
-        if request.unheard is not None:
-            request.unheard += output.new_token_ids
+        if request.unsent is not None:
+            request.unsent += output.new_token_ids
         request.sampled += len(output.new_token_ids)
         request.computed = True
 

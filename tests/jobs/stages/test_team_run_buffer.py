@@ -11,7 +11,7 @@ from coa.config import load
 from coa.errors import UserError
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
-from jobs.stages.intake import require_right
+from jobs.stages.team_run_buffer import require_right
 from jobs.teachers.teaching import Teaching
 
 

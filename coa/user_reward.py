@@ -22,9 +22,9 @@ from coa.extensions import OF_USERS_CODE
 from coa.tools.base import UseTool
 from coa.types import Task
 
-Given = Callable[[Task, str], float | Awaitable[float]]
+UserReward = Callable[[Task, str], float | Awaitable[float]]
 
-GIVEN = "function"
+USER_REWARD = "function"
 """The grader's name in recipes and tasks."""
 VARIABLE = "COA_REWARD"
 MOST = 100_000
@@ -32,7 +32,7 @@ MOST = 100_000
 
 
 @contextmanager
-def giving(function: Given | None) -> Iterator[None]:
+def user_reward(function: UserReward | None) -> Iterator[None]:
     """The grader `function` is this one within, here and in processes that are started. None: there is none.
 
     Raises UserError for what can't travel.
@@ -49,7 +49,7 @@ def giving(function: Given | None) -> Iterator[None]:
             os.environ[VARIABLE] = before
 
 
-def packed(function: Given) -> str:
+def packed(function: UserReward) -> str:
     """Raises UserError for what is no function, holds what can't be pickled, or holds too much."""
     import cloudpickle
 
@@ -71,20 +71,20 @@ def packed(function: Given) -> str:
     return text
 
 
-def require_given() -> None:
+def require_user_reward() -> None:
     """Raises UserError where no program has given a function."""
     if VARIABLE not in os.environ:
         raise UserError(
-            f"the grader {GIVEN!r} is a function that a program gives: coa.train(..., reward=FUNCTION), see "
+            f"the grader {USER_REWARD!r} is a function that a program gives: coa.train(..., reward=FUNCTION), see "
             "docs/python.md"
         )
 
 
-async def grade_given(answer: str, task: Task, use_tool: UseTool | None = None) -> float:
+async def grade_by_user(answer: str, task: Task, use_tool: UseTool | None = None) -> float:
     """0 for no answer, without asking. Raises UserError if the function fails, or returns what is no grade."""
     if not answer.strip():
         return 0.0
-    require_given()
+    require_user_reward()
     try:
         grade = _unpacked(os.environ[VARIABLE])(task, answer)
         found = float(await grade if inspect.isawaitable(grade) else grade)
@@ -96,5 +96,5 @@ async def grade_given(answer: str, task: Task, use_tool: UseTool | None = None) 
 
 
 @lru_cache(1)
-def _unpacked(text: str) -> Given:
+def _unpacked(text: str) -> UserReward:
     return pickle.loads(base64.b64decode(text))

@@ -14,7 +14,7 @@ from coa.types import Scored
 
 
 @dataclass(slots=True)
-class Flight:
+class EpisodeInFlight:
     """An episode from its order to its end, on any number of engines."""
 
     order: EpisodeOrder
@@ -45,9 +45,9 @@ class Flight:
 
 @dataclass(slots=True, eq=False)
 class _Playing:
-    """A flight on one engine."""
+    """An episode that is played on one engine."""
 
-    flight: Flight
+    episode: EpisodeInFlight
     order: EpisodeOrder
     """Order for the rest of the episode when it came to this engine."""
     outcome: "asyncio.Future[Scored]"
@@ -57,8 +57,8 @@ class _Playing:
     """Whether the episode has ended and its result is being fetched."""
 
 
-class Flights:
-    """The flights on one engine."""
+class EpisodesInFlight:
+    """The episodes on one engine."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -66,7 +66,7 @@ class Flights:
         self._tokens = 0
         """Sum of the episodes' tokens; kept up to date because the pool reads it for each place that it gives away."""
         self._unsent: list[_Playing] = []
-        self.heard = 0
+        self.received = 0
         """Number of events processed."""
         self._leaving: dict[EpisodeId, int | None] = {}
         """Cancelled episodes, with the number of events after which no event is about them; None until the engine has
@@ -78,33 +78,33 @@ class Flights:
     def load(self) -> Load:
         return Load(self._tokens, len(self._playing))
 
-    async def play(self, flight: Flight) -> Scored:
+    async def play(self, episode: EpisodeInFlight) -> Scored:
         """Plays the episode to its end; raises EpisodeFailed, or EngineDied if the engine ends first. If this is
         cancelled, the episode is cancelled on the engine too."""
-        link, episode = self._link, flight.order.id
-        if self._is_known(episode):
+        link, id = self._link, episode.order.id
+        if self._is_known(id):
             # Wait until no event can be about an earlier start of the same episode.
-            await link.unless_over(link.changes.wait_for(lambda: not self._is_known(episode)))
+            await link.unless_over(link.changes.wait_for(lambda: not self._is_known(id)))
         if link.over.done():
             raise EngineDied(link.health.why)
-        playing = _Playing(flight, flight.rest(), asyncio.get_running_loop().create_future())
+        playing = _Playing(episode, episode.rest(), asyncio.get_running_loop().create_future())
         began, loading_s = link.now(), self.loading_s
-        self._playing[episode] = playing
-        self._tokens += flight.tokens
+        self._playing[id] = playing
+        self._tokens += episode.tokens
         self._send(playing)
         try:
             return await playing.outcome
         finally:
-            flight.spent_s += link.now() - began - (self.loading_s - loading_s)
-            del self._playing[episode]
-            self._tokens -= flight.tokens
+            episode.spent_s += link.now() - began - (self.loading_s - loading_s)
+            del self._playing[id]
+            self._tokens -= episode.tokens
             if playing.outcome.cancelled() and playing.started and not playing.ended:
-                self._leaving[episode] = None
-                link.spawn(self._cancel(episode))
+                self._leaving[id] = None
+                link.spawn(self._cancel(id))
             link.changes.changed()
 
-    def _is_known(self, episode: EpisodeId) -> bool:
-        return episode in self._playing or episode in self._leaving
+    def _is_known(self, id: EpisodeId) -> bool:
+        return id in self._playing or id in self._leaving
 
     def _send(self, playing: _Playing) -> None:
         """Queues an order; orders that come one right after the other are sent in one call."""
@@ -125,7 +125,7 @@ class Flights:
             wanted = [playing for playing in sent if not playing.outcome.done()]
             for playing in wanted:
                 playing.started = True
-            return self._link.engine.start([playing.order for playing in wanted], self.heard)
+            return self._link.engine.start([playing.order for playing in wanted], self.received)
 
         await self._link.insist(start)
 
@@ -135,22 +135,22 @@ class Flights:
 
     def _forget(self) -> None:
         """Forgets cancelled episodes about which no further event can come."""
-        for episode in [one for one, last in self._leaving.items() if last is not None and last <= self.heard]:
+        for episode in [one for one, last in self._leaving.items() if last is not None and last <= self.received]:
             del self._leaving[episode]
         self._link.changes.changed()
 
-    def hear(self, batch: EventBatch) -> None:
+    def on_events(self, batch: EventBatch) -> None:
         """Processes the events that are new in the batch."""
         ended: list[EpisodeId] = []
-        for event in batch.events[self.heard - batch.first :]:
+        for event in batch.events[self.received - batch.first :]:
             playing = self._playing.get(event.id)
             if playing is not None and not playing.outcome.done():
-                before = playing.flight.tokens
-                hear(event, playing)
-                self._tokens += playing.flight.tokens - before
+                before = playing.episode.tokens
+                on_event(event, playing)
+                self._tokens += playing.episode.tokens - before
                 if playing.ended:
                     ended.append(event.id)
-        self.heard = batch.first + len(batch.events)
+        self.received = batch.first + len(batch.events)
         self._forget()
         if ended:
             self._link.spawn(self._take(ended))
@@ -181,12 +181,12 @@ class Flights:
                 playing.outcome.set_exception(EngineDied(self._link.health.why or "its engine was retired"))
 
 
-def hear(event: Event, playing: _Playing) -> None:
+def on_event(event: Event, playing: _Playing) -> None:
     match event:
         case Advanced(delta=delta):
-            playing.flight.journal.append(delta)
-            playing.flight.tokens += len(delta.token_ids)
-            playing.flight.deaths = 0
+            playing.episode.journal.append(delta)
+            playing.episode.tokens += len(delta.token_ids)
+            playing.episode.deaths = 0
         case Ended():
             playing.ended = True
         case Failed(where=where, why=why, tokens=tokens, tool_calls=tool_calls):

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 
-from coa.learning.issue import Issue
+from coa.learning.task_stream import TaskStream
 from coa.types import Sample
 from jobs.stages.reinforcement.ledger import AttemptLedger
 
 
-class UnderWay:
-    """What belongs to the groups that a `Window` counts."""
+class GroupsInFlight:
+    """The groups that a `Window` counts: their attempts, tasks and samples."""
 
     def __init__(self) -> None:
         self._rolls: dict[int, asyncio.Future[None]] = {}
@@ -34,7 +34,7 @@ class UnderWay:
         """The index of the group's task, and its samples."""
         return self._tasks.pop(group), self._samples.pop(group)
 
-    def stop(self, groups: Sequence[int], issue: Issue, ledger: AttemptLedger) -> list[int]:
+    def stop(self, groups: Sequence[int], stream: TaskStream, ledger: AttemptLedger) -> list[int]:
         """Ends groups that no batch needs: their tasks are issued again before all others. Returns those that were
         still to be trained."""
         tasks = {group: self._tasks.pop(group) for group in groups if group in self._tasks}
@@ -44,7 +44,7 @@ class UnderWay:
                 roll.cancel()
         for group in tasks:
             ledger.stop(group)
-        issue.stop(list(tasks.values()))
+        stream.stop(list(tasks.values()))
         return list(tasks)
 
     def clear(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from actors.messages import CacheStats
 from actors.rollout.config import KvOnUpdate
-from actors.rollout.contexts import PREEMPTED, QUEUED, Contexts, EpisodeCache
+from actors.rollout.kv_accounting import PREEMPTED, QUEUED, EpisodeCache, KvAccounting
 
 
 def output(new: int, *, cached: int | None = None, events: Sequence[int] = ()) -> Any:
@@ -19,7 +19,7 @@ def output(new: int, *, cached: int | None = None, events: Sequence[int] = ()) -
 
 
 def test_the_cache_holds_what_was_sampled_too_in_whole_blocks() -> None:
-    contexts = Contexts()
+    contexts = KvAccounting()
     contexts.begin("a", 30, EpisodeCache())
     contexts.begin("b", 16, EpisodeCache())
     assert contexts.blocks(16) == 3
@@ -32,7 +32,7 @@ def test_the_cache_holds_what_was_sampled_too_in_whole_blocks() -> None:
 
 
 def test_contexts_wait_until_their_first_step_and_after_the_cache_is_emptied() -> None:
-    contexts = Contexts()
+    contexts = KvAccounting()
     contexts.begin("a", 30, EpisodeCache())
     contexts.begin("b", 16, EpisodeCache())
     assert contexts.waiting == 46
@@ -57,7 +57,7 @@ def test_an_episode_shares_blocks_across_new_weights_only_if_they_are_kept() -> 
 
 
 def test_what_a_later_turn_does_not_find_in_the_cache_was_computed_before() -> None:
-    contexts, episode = Contexts(), EpisodeCache()
+    contexts, episode = KvAccounting(), EpisodeCache()
     contexts.begin("1", 100, episode)
     contexts.step("1", output(20, cached=64))  # of another episode of its group
     contexts.end("1")
@@ -73,7 +73,7 @@ def test_what_a_later_turn_does_not_find_in_the_cache_was_computed_before() -> N
 
 
 def test_a_preempted_request_and_an_emptied_cache_cost_the_contexts_of_requests_under_way() -> None:
-    contexts = Contexts()
+    contexts = KvAccounting()
     for name in ("young", "old", "late"):
         contexts.begin(name, 50, EpisodeCache())
     contexts.step("young", output(10, cached=0))
@@ -87,7 +87,7 @@ def test_a_preempted_request_and_an_emptied_cache_cost_the_contexts_of_requests_
 
 
 def test_tokens_of_a_request_are_noted_for_a_caller_that_hears_them_at_its_end() -> None:
-    contexts, unheard = Contexts(), list[int]()
+    contexts, unheard = KvAccounting(), list[int]()
     contexts.begin("a", 5, EpisodeCache(), unheard)
     contexts.step("a", output(2, cached=0))
     contexts.step("a", output(1))

@@ -12,7 +12,7 @@ Cursor = list[int]
 """The state of an Issue in a checkpoint: the next new index, then the indices in flight, ascending."""
 
 
-class Issue:
+class TaskStream:
     """Hands out the indices of an endless stream of tasks, and repeats those whose group failed.
 
     A task that failed is issued again only after `apart` new ones, since a task that always fails must not hold up the

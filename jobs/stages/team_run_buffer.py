@@ -20,7 +20,7 @@ MANY = 100
 """Number of graded runs after which scripted experts must have been right at least once."""
 
 
-class Intake:
+class TeamRunBuffer:
     """Buffers finished runs until they are written to the DistillStore. Runs that a killed driver had not written are
     replayed from the ledgers."""
 
@@ -93,13 +93,13 @@ class Intake:
         stage.update(done, **shown)
 
 
-def require_right(run: RunDir, intake: Intake, kept: int, least: int = MANY) -> None:
+def require_right(run: RunDir, buffer: TeamRunBuffer, kept: int, least: int = MANY) -> None:
     """Raises UserError if scripted experts were wrong in all runs, at least `least`: they belong to another world."""
     experts = plays_free(run.config.team) and run.config.distill.transcripts is None
-    if not experts or kept or intake.right or intake.graded < least:
+    if not experts or kept or buffer.right or buffer.graded < least:
         return
     raise UserError(
-        f"the scripted experts of tasks.world={run.config.tasks.world} were wrong in all of the first {intake.graded} "
+        f"the scripted experts of tasks.world={run.config.tasks.world} were wrong in all of the first {buffer.graded} "
         f"runs on {run.world.name}: let a language model teach (team.model and models, as in the recipe own_tasks; "
         "docs/own_tasks.md), or set sft.data to demonstrations"
     )
