@@ -8,9 +8,9 @@ driver ◄── Scored ─────── engine           take(ids): one re
 without one. It acknowledges the events below `after`; `start` acknowledges those below `received`. An episode that
 failed or was cancelled may be started again once the event that reports this is acknowledged; until then `start`
 ignores its id, because such an order was sent before its sender knew. `cancel` returns the number of events at that
-moment; no later event is about the cancelled episodes. `sync` raises SyncError if it fails before vLLM's update begins, and the
-engine continues with the old version; it raises WeightsGone if it fails later, and the engine stays paused until a sync
-succeeds.
+moment; no later event is about the cancelled episodes. `sync` raises SyncError if it fails before vLLM's update begins,
+and the engine continues with the old version; it raises WeightsGone if it fails later: the engine stays paused until
+a sync succeeds.
 """
 
 from dataclasses import dataclass
@@ -133,7 +133,7 @@ Event = Advanced | Streamed | Terminal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStats:
-    """What an engine has done for its KV cache so far."""
+    """Counters of an engine's KV cache."""
 
     preemptions: int = 0
     """Requests that lost their place in the cache to an older one, and are computed again."""
@@ -192,7 +192,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What engines are to load: a version of the weights, and how to see that they have."""
+    """A version of the weights for engines to load, and how to check that they have."""
 
     version: int
     weights: Published | Weights

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Learners(Protocol):
-    """What a stage feeds with batches, and runs its own work beside."""
+    """Learners as a stage uses them: it feeds them with batches, and runs its own work at the same time."""
 
     replicas: int
 

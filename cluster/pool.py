@@ -63,17 +63,17 @@ class Occupancy:
     kv_use: float
     """KV caches that those would fill, over all engines."""
     cache: CacheStats
-    """What all engines that there were have done for their KV caches so far."""
+    """Counters of the KV caches of all engines so far."""
 
 
 class Player(Protocol):
-    """What plays training episodes: an EnginePool."""
+    """The part of an EnginePool that plays training episodes."""
 
     async def play(self, order: EpisodeOrder) -> Scored: ...
 
 
 class Evaluator(Protocol):
-    """What plays evaluation episodes: an EnginePool."""
+    """The part of an EnginePool that plays evaluation episodes."""
 
     async def evaluate(
         self, task: Task, samples: Sequence[int], sampling: SamplingConfig, /

@@ -65,7 +65,7 @@ class Replica:
         self.kv_use = 0.0
         """Share of its KV cache that the requests under way would fill, as it said last."""
         self.cache = CacheStats()
-        """What it has done for its KV cache, as it said last."""
+        """Counters of its KV cache, as it reported them last."""
         self.busy = BusyReport(())
         """The engine's last report."""
         self.told_until: float | None = None

@@ -146,7 +146,7 @@ def read_again() -> None:
 
 
 _last_wishes: list[Callable[[], object]] = []
-"""What SIGTERM calls instead of interrupting; the last one of them."""
+"""Functions that SIGTERM calls instead of interrupting; only the last one is called."""
 
 
 @contextmanager

@@ -128,7 +128,7 @@ class Slots:
 
     @property
     def cache(self) -> CacheStats:
-        """What engines have done for their KV caches."""
+        """Counters of the KV caches of all engines."""
         return sum((replica.cache for replica in self.replicas().values()), self._cache)
 
     def _slowest_s(self) -> float:

@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Work = Coroutine[Any, Any, T]
-"""What a coroutine function returns: work that begins once a task or an `await` takes it."""
+"""A coroutine: work that begins once a task or an `await` takes it."""
 Spawn = Callable[[Work[None]], object]
 """Runs work in a task of its own, which the giver of this function cancels at its own end, and whose error it takes."""
 
 
 async def together(work: Iterable[Awaitable[T]]) -> list[T]:
-    """What all of them give; the first failure cancels the others, waits for their end, and is raised."""
+    """Returns the results of all of them; the first failure cancels the others, waits for their end, and is raised."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return await asyncio.gather(*tasks)

@@ -112,7 +112,7 @@ def _schemas_of_sections(schema: type, config: DictConfig, layers: Sequence[tupl
 
 
 def _value(tree: object, path: Sequence[str], default: object) -> object:
-    """What a plain tree has at a key; the default where it says nothing of it."""
+    """Returns a plain tree's value at a key, or the default if the key is missing."""
     if not path:
         return tree
     tree = section_of(tree)
@@ -232,7 +232,7 @@ def _paths(hint: object, value: object, key: str) -> object:
 
 
 def _unknown(schema: type, key: str, prefix: str, known: Sequence[str]) -> str:
-    """What is wrong with a key that the schema has not; one without any field may say why in `NO_KEYS`."""
+    """Returns the refusal of a key that the schema does not have; one without any field may say why in `NO_KEYS`."""
     if not fields(schema) and hasattr(schema, "NO_KEYS"):
         return f"unknown key {key}: {schema.NO_KEYS}"
     nearest = max(known, key=lambda candidate: SequenceMatcher(None, key, candidate).ratio())

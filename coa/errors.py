@@ -16,7 +16,7 @@ class InfrastructureError(Exception):
     """A part of the system failed; the work is issued again and the failure is counted."""
 
     usage = Usage()
-    """What was sent to language models on the way to this failure."""
+    """Requests and tokens that were sent to language models before this failure."""
 
 
 class ToolDown(InfrastructureError):

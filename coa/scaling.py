@@ -27,7 +27,7 @@ class Pace:
     cooldown_s: float
     changed_at: float = -math.inf
     step: int = 0
-    """What was added last; below 0, taken away."""
+    """Number that was added last; below 0, taken away."""
     times: int = 1
     """The cool-downs that it has to wait before it turns."""
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class EngineState(StrEnum):
-    """What a rollout engine does."""
+    """States of a rollout engine."""
 
     GENERATING = "generating"
     """A request for tokens is under way."""
@@ -21,7 +21,7 @@ class EngineState(StrEnum):
 
 
 class LearnerState(StrEnum):
-    """What the learners do, as their first rank sees it."""
+    """States of the learners, as their first rank sees them."""
 
     LEARNING = "learning"
     SAMPLES = "waiting_for_samples"
@@ -64,7 +64,7 @@ def added(parts: Sequence[Spent]) -> dict[str, float]:
 
 
 def since(before: Spent, now: Spent) -> dict[str, float]:
-    """What was spent between two moments of one account; that of one which began anew counts whole."""
+    """Returns the seconds between two readings of one account; an account that began anew counts whole."""
     if any(now.get(state, 0.0) < seconds for state, seconds in before.items()):
         return dict(now)
     return {state: seconds - before.get(state, 0.0) for state, seconds in now.items()}

@@ -1,4 +1,4 @@
-"""What flows through the system, in the order in which it is made.
+"""The data that flows through the system, in the order in which it is made.
 
     Task -> Trajectory -> Scored -> Sample -> Batch
 
@@ -96,7 +96,7 @@ class Trajectory:
     transitions_hold: bool
     """Whether each tag was one that may follow the tags before it."""
     repairs: tuple[str, ...] = ()
-    """What of its form was not as it should be and was understood all the same."""
+    """Errors of its form that lenient parsing accepted."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.token_ids), len(self.action_mask), len(self.logprobs), len(self.versions)}

@@ -27,7 +27,7 @@ class NotYaml(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is written for a value that is no text to YAML, or for an override: Written("0042", 34)."""
+    """A value with the text that was written for it, where YAML or an override reads no text: Written("0042", 34)."""
 
     text: str
     value: object

@@ -1,4 +1,5 @@
-"""What `import coa` offers to programs: the commands train, evaluate and ask as functions, with the same checks.
+"""Functions that `import coa` offers to programs: the commands train, evaluate and ask as functions, with the same
+checks.
 
     run = coa.train("own_tasks", tasks="tasks.jsonl", settings={"models.teacher.endpoint.url": "http://..."})
     coa.evaluate(run.model, tasks="held_out.jsonl").results["pass_at_1"]
@@ -74,7 +75,7 @@ class Answered:
     answer: str
     """The final answer; if it is empty, `status` says why."""
     chain: tuple[Span, ...]
-    """What the model wrote and what tools returned, tag by tag."""
+    """The model's texts and the tools' results, tag by tag."""
     status: Status
     cost: ServedUsage
     """Tokens, tool calls and turns."""

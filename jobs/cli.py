@@ -56,7 +56,7 @@ COMMANDS = {
     "recipe": ("print every setting, with its type, its default and what it does", "jobs.commands.recipe:COMMAND"),
     "doctor": ("check what this machine lacks, and say what to type", "jobs.commands.doctor.command:COMMAND"),
 }
-"""What `coa --help` says of each command, and where the command is: `command_of` imports it."""
+"""Each command's line in `coa --help`, and where the command is: `command_of` imports it."""
 PACKAGES = ("coa", "actors", "cluster", "jobs")
 SETTING_AS_OPTION = re.compile(r"--((?:\w+\.)+\w+|seed|run_dir)(?:=(.*))?", re.DOTALL)
 READER_LEFT = 141

@@ -25,7 +25,7 @@ from coa.reporting.readable import in_bytes
 PACKAGE = ("actors", "cluster", "coa", "jobs")
 PROJECT = "pyproject.toml"
 NEVER_SENT = (*(f"/{name}" for name in OF_THE_CLUSTER), "/wandb", ".venv", ".git", "__pycache__", ".*_cache")
-"""What is not sent of a folder, as gitignore patterns: the cluster's own folders, and large files."""
+"""Files of a folder that are not sent, as gitignore patterns: the cluster's own folders, and large files."""
 IGNORING = (".gitignore", ".rayignore")
 DATA = (".jsonl", ".csv", ".tsv", ".txt", ".md", ".parquet")
 """Endings of files in whose text `password = ...` is no secret."""
@@ -54,7 +54,7 @@ class Parcel:
         return self.files != before
 
     def lines(self) -> list[str]:
-        """What is sent, for the user, with sizes."""
+        """Lines that list what is sent, with sizes."""
         sizes = {path: (self.folder / path).stat().st_size for path in self.files}
         package = [path for path, why in self.files.items() if why == PACKAGE_SENT]
         others = sorted(set(self.files) - set(package))
@@ -97,8 +97,9 @@ PACKAGE_SENT = "the package"
 def parcel(
     folder: Path, *, settings: Any, extensions: Sequence[str], requirements: Path | None, more: Iterable[Path]
 ) -> Parcel:
-    """What a command needs of the folder. settings: all that may name files: nested dataclasses, mappings and lists of
-    texts and paths. Raises UserError for a file to send that is not there or that has a secret."""
+    """Collects the files of the folder that a command needs. settings: all that may name files: nested dataclasses,
+    mappings and lists of texts and paths. Raises UserError for a file to send that is not there or that has a
+    secret."""
     found = Parcel(folder)
     if (folder / "jobs" / "cli.py").is_file() and (folder / PROJECT).is_file():
         for path in (*PACKAGE, PROJECT):

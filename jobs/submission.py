@@ -1,5 +1,5 @@
-"""What `coa submit` sends: a command, checked here as far as possible, or a manifest for KubeRay that is derived from
-its recipe.
+"""Submissions of `coa submit`: a command, checked here as far as possible, or a manifest for KubeRay that is derived
+from its recipe.
 """
 
 import math

@@ -28,7 +28,7 @@ BRANCHED = "coa_branched"
 MASKED_TOKENS = 512
 """Maximum length of a row that is attended with a mask."""
 WIDEST_HEAD, HEAD_STEP, AMPERE = 256, 8, (8, 0)
-"""What flash attention can do: dimensions of a head, at most and as multiples, and the compute capability of a GPU."""
+"""Limits of flash attention: dimensions of a head, at most and as multiples, and the compute capability of a GPU."""
 
 
 class Line:

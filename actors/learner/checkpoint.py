@@ -37,7 +37,7 @@ class Snapshot:
     """One rank's part of a checkpoint, in memory."""
 
     files: dict[str, object]
-    """What goes into each file, by its path within the checkpoint."""
+    """Content of each file, by its path within the checkpoint."""
     rank: int = 0
     ranks: int = 1
     """Number of ranks whose parts make up the checkpoint."""

@@ -21,7 +21,7 @@ OF_TOKENS = {
     "old_values": "values",
     "values": "values",
 }
-"""What each array of a `TokenBatch` holds, in the order in which they are looked at."""
+"""Content of each array of a `TokenBatch`, in the order in which they are looked at."""
 OF_SAMPLED = ("reinforce", "rollout_logprobs")
 """The arrays that mean nothing at tokens that are only imitated."""
 
@@ -30,7 +30,7 @@ Wrong = Counter[tuple[int, str]]
 
 
 def wrong_in(tokens: TokenBatch, totals: Totals, losses: LossSums) -> Wrong:
-    """What is not finite in a micro-batch; empty if everything is."""
+    """Counts the quantities that are not finite in a micro-batch; empty if all are."""
     found: Wrong = Counter()
     for place, (name, count) in enumerate(_not_finite(tokens).items()):
         found[place, OF_TOKENS[name]] += count

@@ -69,7 +69,7 @@ class StepReport:
     skipped: int
     """Number of updates that changed neither the weights nor the optimizer's state, since a gradient was not finite."""
     not_finite: str | None
-    """What was the first to be not finite in the skipped updates; None if there are none."""
+    """The first quantity that was not finite in the skipped updates; None if there are none."""
     algorithm: Mapping[str, float]
     """The algorithm's other metrics, and the terms of its loss."""
 
@@ -105,7 +105,7 @@ class Sums:
     the sampler's."""
     skipped: int = 0
     wrong: Wrong = field(default_factory=Counter)
-    """What is not finite in the update under way."""
+    """Quantities that are not finite in the update under way."""
     causes: Wrong = field(default_factory=Counter)
     """The same of all skipped updates."""
     metrics: dict[str, float] = field(default_factory=dict)

@@ -138,7 +138,7 @@ class PolicyAdapter:
 
     @property
     def cache(self) -> CacheStats:
-        """What it has done for its KV cache so far."""
+        """Counters of its KV cache."""
         return self._kv.stats
 
     @property

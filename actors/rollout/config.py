@@ -53,7 +53,7 @@ class SamplingConfig:
 
 
 class KvOnUpdate(Enum):
-    """What happens to the KV cache of episodes under way when new weights are loaded."""
+    """Treatment of the KV cache of episodes under way when new weights are loaded."""
 
     recompute = "recompute"
     """The cache is recomputed, so that each log-prob is exactly that of the weight version that sampled the token."""

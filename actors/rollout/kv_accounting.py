@@ -1,4 +1,4 @@
-"""What an engine's KV cache holds of the requests under way, and how much of it was computed more than once.
+"""Accounts of an engine's KV cache: what it holds of the requests under way, and how much was computed more than once.
 
 It is counted from the outputs of each step, as vLLM's own statistics cost more (`actors.rollout.adapter`).
 """
@@ -19,7 +19,7 @@ request was, just now (`actors.rollout.structured_outputs.tell_preemptions`)."""
 
 @dataclass(slots=True)
 class EpisodeCache:
-    """What one engine's KV cache has of one episode."""
+    """The part of one engine's KV cache that one episode uses."""
 
     salt: str = ""
     """Episodes of another salt share no blocks with it."""

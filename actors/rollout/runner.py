@@ -217,7 +217,8 @@ class EpisodeRunner:
                 self._outbox.fail(defect)
 
     def _fail(self, run: _Run, where: str, why: str) -> None:
-        """What graders were told stays with the executors: the episode may be graded again. A call that was lost may
+        """Ends the episode with a failure. Results of graders' calls stay with the executors: the episode may be graded
+        again. A call that was lost may
         be made again if the driver plays the episode again."""
         id, episode = run.order.id, run.episode
         self._ended_unheard.add(id)

@@ -1,4 +1,4 @@
-"""What the installed vLLM can serve: its architectures and its kinds of quantised weights."""
+"""Models that the installed vLLM can serve: its architectures and its kinds of quantised weights."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ class Supported(NamedTuple):
 
 @cache
 def ask_vllm() -> Supported:
-    """What vLLM says of itself; raises InfrastructureError if it can't be imported."""
+    """Asks vLLM what it supports; raises InfrastructureError if it can't be imported."""
     command = [sys.executable, "-c", ASK]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=True)

@@ -62,7 +62,7 @@ class TeacherModel:
         return f"model {self._name}: {endpoint.failed_in_a_row} attempts in a row failed: {endpoint.last_failure}"
 
     def notices(self) -> list[str]:
-        """What the user should know of the endpoint, a sentence each; grows."""
+        """Sentences about the endpoint that the user should read; grows."""
         return self._endpoint.notices if self._endpoint is not None else []
 
     def move(self, url: str) -> None:

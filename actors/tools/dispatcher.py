@@ -72,7 +72,7 @@ class ToolDispatcher(KnownCalls):
         return await super().start(caller, calls, acknowledged, incarnation)
 
     async def mcp(self) -> dict[str, McpBinding]:
-        """What answers the tags that tools of MCP servers answer; raises ToolDown."""
+        """Returns the MCP tool behind each tag that one answers; raises ToolDown."""
         await self.mistake()
         if not (up := [slot for slot in self._workers.slots if slot.up]):
             raise ToolDown("no tool executor is up")

@@ -74,7 +74,7 @@ class ExecutorActor(ToolClient):
 
 
 async def reached(answer: Awaitable[T]) -> T:
-    """What an executor answers; raises ExecutorLost if its process is gone or can't be reached."""
+    """Awaits an executor's answer; raises ExecutorLost if its process is gone or can't be reached."""
     try:
         return await answer
     except RayTaskError:

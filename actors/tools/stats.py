@@ -36,7 +36,7 @@ class ToolStats:
     lost: int = 0
     """Calls given up because their second executor was lost too."""
     own: Mapping[str, int] = field(default_factory=dict)
-    """What the tool itself counts, such as `attempts` and `retries: timeout` (`coa.http.client`)."""
+    """Counters of the tool itself, such as `attempts` and `retries: timeout` (`coa.http.client`)."""
 
     @property
     def ran(self) -> int:

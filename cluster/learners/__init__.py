@@ -1,1 +1,1 @@
-"""What stands around a learner group: its attempts, one after a failure, and its committed checkpoints."""
+"""The supervision of a learner group: its attempts, one after a failure, and its committed checkpoints."""

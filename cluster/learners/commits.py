@@ -1,4 +1,4 @@
-"""What follows when Ray Train has committed a checkpoint: its measurements go to the driver, and older checkpoints are
+"""Callbacks after Ray Train has committed a checkpoint: its measurements go to the driver, and older checkpoints are
 removed.
 
 Runs in Ray Train's controller, which is on the driver's node.

@@ -128,7 +128,7 @@ def serve_config(arguments: Json) -> Document:
 
 
 def config_maps(site: Site) -> list[Document]:
-    """What has to be there before the site's other resources."""
+    """Returns the ConfigMaps, which must be there before the site's other resources."""
     metadata = {"name": _recipes_of(site)}
     made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(site.recipes)}
     return [made] if site.recipes else []

@@ -51,7 +51,7 @@ async def answer(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send
 
 
 class Delivery:
-    """What the client gets, over all attempts."""
+    """The response that the client gets, over all attempts."""
 
     def __init__(self, path: str, passage: Passage, send: Send) -> None:
         self._path, self._passage, self._send = path, passage, send

@@ -29,7 +29,7 @@ _ANSWER = "\x00Yes\x00"
 NOW = "strftime_now"
 """The function that renderers of chat templates have for the date: transformers, vLLM and others."""
 DIRECTIVES = tuple(f"%{name}" for name in ("-d", "-m", *"aAbBdejmyYDFxHIMSp"))
-"""What its formats may hold; the time of day is midnight."""
+"""Directives that its formats may contain; the time of day is midnight."""
 _BEGUN = re.compile(r"\{#- prompts have the date (\d{4}-\d\d-\d\d) -#\}")
 
 

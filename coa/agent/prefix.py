@@ -25,7 +25,7 @@ _PROBE = "Who"
 
 
 class Blank(StrEnum):
-    """What stands between the template and a question."""
+    """White space between the template and a question."""
 
     NONE = "none"
     SET = "set"

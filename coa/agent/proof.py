@@ -55,7 +55,7 @@ _SHOWN = 12
 
 
 class Coder(Protocol):
-    """What is looked at, the codec of a model."""
+    """The part of a model's codec that is checked."""
 
     def span(self, span: Span) -> list[int]: ...
     def prompt(self, profile: Profile, question: str, *, instructed: bool) -> Tokens: ...
@@ -77,7 +77,8 @@ def own_prompts(template: ChatTemplate) -> list[list[int]]:
 
 
 def flaw_of(codec: Coder, prompts: Sequence[list[int]]) -> str:
-    """What a tokenizer says otherwise than it was given; "" if nothing. prompts: those of `own_prompts`."""
+    """Returns the first text that a tokenizer does not give back as it was; "" for none. prompts: those of
+    `own_prompts`."""
     return _changed_text(codec) or _changed_prompt(codec, prompts) or _missed_stop(codec)
 
 

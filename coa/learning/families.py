@@ -29,7 +29,7 @@ class _Family:
     lost: int = 0
     """Number of its groups since the last one that was played."""
     why: str = ""
-    """What became of the last one that was lost."""
+    """Why the last of them was lost."""
 
     def absence(self, issued: int) -> str:
         """Why the family counts as vanished, when `issued` groups of all families have been issued; else empty."""

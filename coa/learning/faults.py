@@ -27,7 +27,7 @@ LEAST_SUM = 1e-3
 
 
 class Updated(Protocol):
-    """What became of a batch's updates."""
+    """The measurements of a batch's updates."""
 
     @property
     def updates(self) -> int: ...
@@ -59,7 +59,7 @@ class Measured(Updated, Protocol):
 
 
 class Synced(Protocol):
-    """What an engine reports of a load of new weights."""
+    """An engine's report of a load of new weights."""
 
     @property
     def version(self) -> int: ...
@@ -129,7 +129,7 @@ def of_step(report: Measured, tolerance: float | None) -> list[str]:
 
 
 class Credit(Enum):
-    """What an algorithm's advantages of a group are."""
+    """The kind of advantages that an algorithm gives a group."""
 
     rewards = "rewards"
     """The episodes' rewards."""

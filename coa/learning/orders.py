@@ -64,8 +64,9 @@ class Numbered:
 def orders_of(
     train: Train, *, steps: int, publish: bool, checkpoint_every: int, export_every: int = 0
 ) -> tuple[Order, ...]:
-    """What a batch entails. `steps`: the version at which the job ends; it is kept before the model is written, so that
-    no step is trained again where that fails. export_every: 0 for no exports; the last version is the model itself."""
+    """Returns the orders that a batch entails. `steps`: the version at which the job ends; it is kept before the model
+    is written, so that no step is trained again where that fails. export_every: 0 for no exports; the last version is
+    the model itself."""
     version = train.version + 1
     orders: list[Order] = [train]
     if publish:
@@ -172,7 +173,7 @@ class OrderRow:
 
 @dataclass
 class RankProgress:
-    """What ranks of the present epoch say of themselves now and then, so that one that hangs is named: the others wait
+    """Heartbeats of the ranks of the present epoch, so that one that hangs is named: the others wait
     for it in a collective, as busy as it is. Pure: times are given."""
 
     moved: float = 0.0

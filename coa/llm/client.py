@@ -159,7 +159,7 @@ class Endpoint:
         self.failed_in_a_row, self.last_failure = 0, ""
         """Number of attempts without a reply since the last reply, and the reason of the last of them."""
         self.notices: list[str] = []
-        """What the user should know of this endpoint, a sentence each."""
+        """Sentences about this endpoint that the user should read."""
         self._config, self._where, self._insists = config, where, insists
         self._names: dict[str, str] = {}
         """The names that the endpoint takes for fields, as its refusals showed."""

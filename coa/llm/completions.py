@@ -65,7 +65,8 @@ class Completion:
     usage: Usage
     """Usage of all requests that were sent for this completion; tokens that the server did not report are 0."""
     instead: str = ""
-    """What a completion without text has in its place: "it calls the tool search"; empty if there is nothing."""
+    """Description of what a completion without text has in its place: "it calls the tool search"; empty if there is
+    nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ def _text_of_part(part: object) -> str:
 
 
 def _instead(message: JsonView, finish: str) -> str:
-    """What a message without text has in its place, as words that follow a colon."""
+    """Describes what a message without text has in its place, as words that follow a colon."""
     if finish == CUT_OFF:
         return "its tokens (max_tokens) were used up before its first word"
     content = message.get("content")

@@ -24,7 +24,7 @@ SHORTEST, LONGEST = 8, 200
 
 
 class Limit(NamedTuple):
-    """What limits the throughput of the loop."""
+    """A bottleneck of the loop."""
 
     part: str
     """In a word or two: "engines", "learners", "tools", ..."""
@@ -55,9 +55,9 @@ def bottleneck(
     *,
     takes_turns: bool = False,
 ) -> Limit:
-    """What the loop waits for. engine, learner: shares of their time by state. batch: that of the engines, if known:
-    an engine generates also while a single request of many is under way. takes_turns: whether engines sleep while
-    learners train.
+    """Finds the bottleneck of the loop. engine, learner: shares of their time by state. batch: that of the engines, if
+    known: an engine generates also while a single request of many is under way. takes_turns: whether engines sleep
+    while learners train.
 
     If neither half is always busy, a wait is named that explains most of the idle time of the busier half.
     """
@@ -85,7 +85,7 @@ def bottleneck(
 
 
 def _waits(engine: Mapping[str, float], learner: Mapping[str, float]) -> dict[str, tuple[float, str]]:
-    """What both halves may wait for: the share of the time, and a sentence."""
+    """Waits that both halves may have, by name: the share of the time, and a sentence."""
     tools, weights = engine.get(EngineState.TOOLS, 0.0), engine.get(EngineState.WEIGHTS, 0.0)
     samples, syncing = learner.get(LearnerState.SAMPLES, 0.0), engine.get(EngineState.SYNCING, 0.0)
     publishing, saving = learner.get(LearnerState.PUBLISHING, 0.0), learner.get(LearnerState.SAVING, 0.0)

@@ -14,7 +14,7 @@ from coa.planning.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What `simulate` is called with."""
+    """The arguments of one call of `simulate`."""
 
     shape: LoopShape
     speeds: Speeds

@@ -69,7 +69,7 @@ def check_fit(
 def difference(
     loading: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]] = NO_SHAPES, *, heads: bool = True
 ) -> str:
-    """What transformers' `output_loading_info` says is wrong, in words; empty if nothing is. shapes: of the model's own
+    """Describes what transformers' `output_loading_info` finds wrong; empty if nothing is. shapes: of the model's own
     tensors and of those in the files, as far as they are known."""
 
     def describe(name: str) -> str:

@@ -34,7 +34,7 @@ QUANTIZED_FILES = {
 
 
 class Use(Enum):
-    """What a model is loaded for."""
+    """Purposes for which a model is loaded."""
 
     train = "train"
     """transformers loads it, and saves it beside new weights."""

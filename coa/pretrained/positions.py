@@ -24,7 +24,7 @@ def positions_of(config: "transformers.PreTrainedConfig") -> int | None:
 
 
 def hint_of(config: "transformers.PreTrainedConfig") -> str:
-    """What to do if a model with YaRN has fewer positions than it was stretched to, as a clause; else empty."""
+    """Advice for a model with YaRN that has fewer positions than it was stretched to, as a clause; else empty."""
     for one in rotations(config):
         most = int(_factor(one) * (one.get("original_max_position_embeddings") or 0))
         if kind_of(one) == "yarn" and most > (positions_of(config) or most):

@@ -18,7 +18,7 @@ WITH_ADAPTERS = (
     f"it holds adapters ({ADAPTER}), which transformers would load onto the model: remove them if they are merged into "
     "its weights, and merge them first if not (peft: merge_and_unload)"
 )
-"""What is wrong with a model that has adapters beside its weights."""
+"""Refusal of a model that has adapters beside its weights."""
 NAMED = 3
 """Maximum number of files or tensors that an error names."""
 
@@ -77,7 +77,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _instead(folder: Path) -> str:
-    """What the folder holds in place of weights that can be loaded."""
+    """Describes what the folder holds in place of weights that can be loaded."""
     names = sorted(path.name for path in folder.iterdir())
     if gguf := [name for name in names if name.endswith(".gguf")]:
         return f"{gguf[0]} is GGUF, for llama.cpp: get the model in Hugging Face layout"

@@ -40,7 +40,7 @@ class SinkBoundary:
             return False
 
     def part(self, sink: str, make: Callable[[], T], instead: T) -> T:
-        """What was made, or `instead`."""
+        """Returns what `make` makes, or `instead` if the sink fails."""
         made = [instead]
         self.attempt(sink, lambda: made.append(make()))
         return made[-1]

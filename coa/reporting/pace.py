@@ -16,7 +16,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._began: int | None = None
-        """What was done before this process began, or before the work went back to a checkpoint."""
+        """The count that was reached before this process began, or before the work went back to a checkpoint."""
         self._done = 0
         self._marks: deque[tuple[float, int]] = deque(maxlen=MARKS)
 

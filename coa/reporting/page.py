@@ -288,7 +288,7 @@ def times(report: JsonView) -> Table:
 
 
 def bottleneck(report: JsonView) -> tuple[str, ...]:
-    """What the loop waited for, and which setting would help."""
+    """Lines that name what the loop waited for, and the setting that would help."""
     return tuple(filter(None, (look_up(report, f"bottleneck.{key}") for key in ("sentence", "advice"))))
 
 

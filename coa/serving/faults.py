@@ -53,7 +53,7 @@ class ApiError(UserError):
 
 
 class Invalid(Protocol):
-    """What pydantic and FastAPI raise for a body of another form."""
+    """The error that pydantic and FastAPI raise for a body of another form."""
 
     def errors(self) -> Sequence[JsonView]: ...
 

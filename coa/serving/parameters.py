@@ -32,7 +32,7 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a request of one protocol may ask of the agent, or of the model alone."""
+    """Parameters that a request of one protocol may set, for the agent or for the model alone."""
 
     honoured: frozenset[str]
     no_effect: frozenset[str]
@@ -107,7 +107,7 @@ def _asks_not_to_think(value: object) -> bool:
 
 
 INCLUDED = ("code_interpreter_call.outputs", "file_search_call.results", "reasoning.encrypted_content")
-"""What `include` may ask for: results are always there, and reasoning is never encrypted."""
+"""Values of `include` that are accepted: results are always there, and reasoning is never encrypted."""
 NUMBER_0, NUMBER_1 = _beyond(0, 0.0), _beyond(1, 1.0)
 ASKS: Mapping[str, Asks] = {
     "tool_choice": _beyond("auto", "none", {"type": "auto"}, {"type": "none"}),

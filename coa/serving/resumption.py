@@ -69,7 +69,7 @@ Note = Step | Dropped | Over
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a request's answer follows from, besides the request."""
+    """The state besides the request from which its answer follows."""
 
     name: str
     """Random; ids in the answer and the seeds of an episode without a seed follow from it."""
@@ -255,7 +255,7 @@ class Passage:
             self._retelling = Retelling(self._kept)
 
     def take(self, chunk: bytes) -> bytes:
-        """What the client gets of a replica's chunk, which is a note or events. Raises Diverged."""
+        """Returns the bytes of a replica's chunk (a note or events) that the client has not got. Raises Diverged."""
         if chunk.startswith(NOTE.encode()):
             self._note(chunk)
             return b""

@@ -53,7 +53,7 @@ class Retelling:
         """Whether an event of this part has come."""
 
     def take(self, raw: bytes) -> bytes:
-        """What the client lacks of an event; raises Diverged."""
+        """Returns the part of an event that the client has not got; raises Diverged."""
         if (event := _read(raw)) is None:  # a comment, or the end
             return raw if self._at == len(self._parts) else b""
         head, value = event
@@ -93,7 +93,7 @@ class Retelling:
 
 
 def _read(raw: bytes) -> tuple[bytes, Json] | None:
-    """What comes before an event's JSON, and that; None for one without JSON."""
+    """Splits an event into the bytes before its JSON and the JSON; None for one without JSON."""
     head, mark, data = raw.partition(b"data: ")
     return (head + mark, json.loads(data)) if mark and data.startswith(b"{") else None
 

@@ -172,7 +172,7 @@ class Mended:
     version: int | None
     """The version of its newest checkpoint, None without one."""
     damaged: Mapping[str, str]
-    """What was wrong with each of the checkpoints that were damaged, the newest first."""
+    """Damage of each checkpoint that was damaged, the newest first."""
     start: int = 0
     """Number of the start for which it was mended."""
 

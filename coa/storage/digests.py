@@ -29,7 +29,7 @@ CHUNK = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a file has to be."""
+    """Size and digest that a file must have."""
 
     size: int
     digest: str
@@ -98,7 +98,8 @@ def write_digests(filesystem: "pyarrow.fs.FileSystem", checkpoint: str, rank: in
 
 
 def rank_files(filesystem: "pyarrow.fs.FileSystem", checkpoint: str) -> list[RankFiles]:
-    """What the ranks have written into a checkpoint. Raises ValueError for digests that are damaged, and OSError."""
+    """Returns the files that the ranks have written into a checkpoint. Raises ValueError for digests that are damaged,
+    and OSError."""
     from pyarrow.fs import FileSelector
 
     selector = FileSelector(str(PurePosixPath(checkpoint, FOLDER)), allow_not_found=True)
@@ -106,7 +107,7 @@ def rank_files(filesystem: "pyarrow.fs.FileSystem", checkpoint: str) -> list[Ran
 
 
 def damage(filesystem: "pyarrow.fs.FileSystem", checkpoint: str) -> str:
-    """What is wrong with a checkpoint, in a few words; empty for a whole one. Files are read where they are on a disk:
+    """Returns the damage of a checkpoint in a few words; "" for a whole one. Files are read where they are on a disk:
     a store of objects has checksums of its own, and what is there is compared by size."""
     try:
         written = rank_files(filesystem, checkpoint)

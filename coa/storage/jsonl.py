@@ -28,7 +28,7 @@ def to_json(value: object, *, default: Default | None = None, indent: int | None
 
 
 def _null(_: str) -> None:
-    """What Python's names of numbers that JSON does not have are read as."""
+    """Reads numbers that JSON does not have (NaN, Infinity) as null."""
 
 
 def append_line(path: Path, value: object, *, default: Default | None = None) -> None:

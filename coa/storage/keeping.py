@@ -35,7 +35,7 @@ class CheckpointsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """What learners of a stage leave while they train."""
+    """Settings of the checkpoints that the learners of a stage write while they train."""
 
     folder: CheckpointFolder
     """The folder above those of the stages, each of which has the stage's checkpoints."""

@@ -37,7 +37,7 @@ LOOK_S = 2.0
 THREADS = 4
 """Files that are fetched at the same time."""
 LEFT_OUT = ("logs/", "lease.json", "checkpoints/storage.json")
-"""What belongs to the host that a command runs on."""
+"""Paths that belong to the host on which a command runs, and are not mirrored."""
 KEPT_OF = {"wandb": ("run-id",)}
 """Of these folders, only these files are copied."""
 DATABASE, BESIDE = ".db", ("-wal", "-shm", "-journal")

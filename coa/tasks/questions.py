@@ -13,8 +13,8 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 def question_key(question: str) -> str:
-    """What equal questions have in common, however they are written: case, blanks, articles, quotes and the stops at
-    the end of a word make no difference. `What is the sum 3+4?` equals `what is sum 3 + 4 ?`; `What is 3 * 4 ?` and
+    """Returns a key that equal questions share, however they are written: case, blanks, articles, quotes and the stops
+    at the end of a word make no difference. `What is the sum 3+4?` equals `what is sum 3 + 4 ?`; `What is 3 * 4 ?` and
     `What is 3 + 4 ?` differ."""
     words = (word.rstrip(_STOPS + _QUOTES).lstrip(_QUOTES) for word in normalize("NFKC", question).casefold().split())
     return " ".join(token for word in words if word not in _ARTICLES for token in _TOKEN.findall(word)) or question

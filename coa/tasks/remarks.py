@@ -1,4 +1,4 @@
-"""What a user should know of tasks before anything starts."""
+"""Remarks on tasks that a user should read before anything starts."""
 
 import re
 from collections import Counter

@@ -110,7 +110,7 @@ class Learnt:
 
     ids: frozenset[str] = frozenset()
     questions: frozenset[str] = frozenset()
-    """What `question_key` makes of the questions."""
+    """Keys of the questions, by `question_key`."""
 
     @classmethod
     def of(cls, tasks: Iterable[Task]) -> "Learnt":

@@ -103,7 +103,7 @@ class World(ABC):
         return ""
 
     def remarks(self) -> Iterable[str]:
-        """What the user should know of its tasks before anything starts, in sentences."""
+        """Sentences that the user should read about its tasks before anything starts."""
         return ()
 
     # --- contents of its tools --------------------------------------------------------------------------------------

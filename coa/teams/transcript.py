@@ -62,7 +62,7 @@ class ToolStep:
 
 @dataclass(frozen=True, slots=True)
 class UserStep:
-    """What a user said in the middle of an imported run, where no tool's result was due."""
+    """A user's message in the middle of an imported run, where no tool's result was due."""
 
     text: str
     line: int = 0

@@ -113,7 +113,7 @@ def _broken(imported: list[Transcript]) -> dict[tuple[str, str], list[str]]:
 
 
 def _advice(imported: list[Transcript], broken: int) -> str:
-    """What to do about runs that break their profile's table."""
+    """Advice about runs that break their profile's table."""
     chains = [to_chain(one) for one in imported]
     fits = {name: sum(map(profile.transitions_hold, chains)) for name, profile in PROFILES.items()}
     best = max(fits, key=lambda name: fits[name])

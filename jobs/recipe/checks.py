@@ -158,7 +158,7 @@ def check_asked(model: Path, task: Task, config: Recipe) -> Findings:
 
 
 def found_of(model: Path, tasks: Sequence[Task], config: Recipe, tools: Collection[str]) -> Findings:
-    """What is found about a model that attempts tasks, and about these tools and graders; raises UserError."""
+    """Checks a model that attempts tasks, and these tools and graders; raises UserError."""
     check_gpus(config)
     of_tasks = [Finding(f"tasks ({number(len(tasks))})")] if tasks else []
     policy = served_model(model, config.agent, tasks)

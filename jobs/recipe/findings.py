@@ -1,4 +1,4 @@
-"""What the checks before a command have looked at, and what only a request can tell."""
+"""Findings of the checks before a command, and questions that only a request can answer."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ class Service:
     """A service that a command will use: nobody has asked it yet."""
 
     what: str
-    """What needs it: a setting or a tool."""
+    """The setting or tool that needs it."""
     where: str
     """Its address, without a password, and before it the name of a model."""
     key_env: str | None
@@ -24,7 +24,7 @@ class Finding:
 
     what: str
     caution: str = ""
-    """What may be wrong, where an estimate does not decide; empty for nothing."""
+    """A possible fault, where an estimate does not decide; empty for none."""
     looked: bool = True
     """Whether it was looked at at all."""
     service: Service | None = None

@@ -178,7 +178,7 @@ def passes_of(config: Recipe) -> int:
 
 
 def bottleneck_of(config: Recipe, folder: Path) -> Json:
-    """What a finished run waited for, and which settings would help by simulation: the content of
+    """Returns what a finished run waited for, and which settings would help by simulation: the content of
     `checkpoints/bottleneck.json`. If the run recorded too little, only what it waited for."""
     result = _json(folder / "checkpoints" / "rl.json")
     engines, learner = look_up(result, "time.engines") or [], look_up(result, "time.learner") or {}

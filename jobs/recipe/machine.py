@@ -39,7 +39,7 @@ def memory_here(limits: Iterable[str] = LIMITS) -> int:
 
 
 def memory_of(config: Recipe, stages: Iterable[str], here: int | None = None) -> Iterator[Finding]:
-    """What is found about memory if this machine is the cluster; raises UserError for what can't fit. here: bytes of
+    """Findings about memory if this machine is the cluster; raises UserError for what can't fit. here: bytes of
     this machine."""
     if address_of(config.session) is not None:
         yield Finding.unseen("the memory of the cluster's nodes")

@@ -36,7 +36,7 @@ OVERRIDES = "--hf-overrides"
 
 
 def models_of(config: Recipe, stages: Iterable[str], tasks: Iterable[Task]) -> Iterator[Finding]:
-    """What is found about the models that unfinished stages of a recipe load. tasks: those that the policy attempts.
+    """Findings about the models that unfinished stages of a recipe load. tasks: those that the policy attempts.
     Raises UserError."""
     stages, run = set(stages), Path(config.run_dir)
     policy: Pretrained | None = None
@@ -92,7 +92,7 @@ def begun_at(run: Path, stages: Collection[str]) -> Path | None:
 
 
 def policy_of(policy: Pretrained, codec: Codec, name: str, agent: AgentConfig, tasks: Iterable[Task]) -> Finding:
-    """What is found about a model that plays episodes; raises UserError if its tokenizer, its positions or its context
+    """Checks a model that plays episodes; raises UserError if its tokenizer, its positions or its context
     do not suit them. codec: of its folder."""
     check_tokens(codec, policy.text, name, agent)
     tasks = list(tasks)
@@ -141,7 +141,7 @@ def check_new(config: Recipe, stages: Collection[str]) -> None:
 
 
 def scorer_of(scorer: Pretrained, teacher: str, policy: Path | None, agent: AgentConfig) -> Finding:
-    """What is found about the teacher that scores the policy's tokens; raises UserError if it has other tokens, or too
+    """Checks the teacher that scores the policy's tokens; raises UserError if it has other tokens, or too
     few rows or positions for them. policy: its folder; None if it is not there yet."""
     key = "rl.on_policy.teacher"
     day = (policy and date_of(read_tokenizer(policy).chat_template)) or date.today()
@@ -198,14 +198,14 @@ def check_questions(codec: Codec, agent: AgentConfig, tasks: Iterable[Task]) -> 
 
 
 def served_model(model: Path, agent: AgentConfig, tasks: Iterable[Task]) -> Finding:
-    """What is found about a folder that engines of this command load; raises UserError."""
+    """Checks a folder that engines of this command load; raises UserError."""
     found = check_folder(model, use=Use.serve)
     check_supported(found)
     return policy_of(found, Codec.load(model), str(model), agent, tasks)
 
 
 def model_server(section: str, server: ModelServerConfig) -> Finding:
-    """What is found about a teacher's model that is served in the cluster; raises UserError. section: the setting with
+    """Checks a teacher's model that is served in the cluster; raises UserError. section: the setting with
     the server."""
     key, path = f"{section}.model", str(server.model)
     found = checked(key, path, Use.serve, engine=True)

@@ -53,7 +53,7 @@ def services_of(config: Recipe, models: Collection[str], tools: Collection[str])
 
 
 def unasked(config: Recipe, services: Iterable[Service]) -> Iterator[Finding]:
-    """What is found about services before they are asked: tool executors run on all nodes of a cluster, and each would
+    """Findings about services before they are asked: tool executors run on all nodes of a cluster, and each would
     look for one at a loopback address on its own node."""
     for service in services:
         found = Finding.unasked(service)
@@ -128,7 +128,7 @@ class Answer(NamedTuple):
     failure: str = ""
     """Why it can't be used; empty if it can."""
     caution: str = ""
-    """What may be wrong with it; empty for nothing."""
+    """A possible fault of it; empty for none."""
 
 
 async def answers_of(services: Sequence[Service]) -> list[Answer]:

@@ -1,4 +1,4 @@
-"""What the user sees while a job runs: a line per stage, tables at the end, and no output of libraries.
+"""The terminal while a job runs: a line per stage, tables at the end, and no output of libraries.
 
 `open_console` keeps private duplicates of the terminal's stdout and stderr and sends descriptors 1 and 2 to the
 run's log, so that whatever any library prints, in Python or C, lands there.
@@ -82,7 +82,7 @@ class Stage:
 
     @property
     def reason(self) -> str:
-        """What the stage does or waits for, whole; empty if it has fields to show."""
+        """Full description of what the stage does or waits for; empty if it has fields to show."""
         return ", ".join(filter(None, (self.doing, self._detail)))
 
     def line(self, width: int | None = None) -> str:
@@ -140,7 +140,7 @@ class Console:
         width = os.get_terminal_size(out.fileno()).columns if live else 0
         self._terminal = Terminal(file=out, width=width or PLAIN_WIDTH, highlight=False, emoji=False)
         self.boundary = SinkBoundary(self.say)
-        """What the job's other sinks do within, such as gauges and pages."""
+        """Boundary of the job's other sinks, such as gauges and pages."""
 
     def say(self, text: str) -> None:
         self._terminal.print(text, markup=False, soft_wrap=True)

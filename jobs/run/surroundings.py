@@ -1,4 +1,5 @@
-"""What every command can rely on, whatever has started it: UTF-8, a home, and a short path of temporary files.
+"""The environment on which every command relies, whatever has started it: UTF-8, a home, and a short path of temporary
+files.
 
 `prepare` sets environment variables, so that child processes, Ray's and vLLM's among them, have the same. A program
 that calls a command (`coa.train`) keeps its own encoding.

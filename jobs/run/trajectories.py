@@ -76,7 +76,8 @@ def _row(task: Task, group: str, episode: EpisodeRecord) -> Json:
 
 
 class Outcome(NamedTuple):
-    """What `Algorithm.keep` reads of an episode. Files record only whether it was right, which is its grade here."""
+    """The part of an episode that `Algorithm.keep` reads. Files record only whether it was right, which is its grade
+    here."""
 
     grade: float
     reward: float

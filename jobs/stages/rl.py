@@ -80,7 +80,7 @@ async def rl(run: RunDir, pool: EnginePool, tools: ToolClient) -> Json:
 
 
 def find_bottleneck(run: RunDir) -> Json:
-    """What the stage waited for, and which setting would help most; computed once."""
+    """Returns what the stage waited for, and the setting that would help most; computed once."""
     return run.result("bottleneck") or run.finish("bottleneck", bottleneck_of(run.config, run.folder))
 
 

@@ -126,8 +126,8 @@ def _dispatcher(config: Recipe, world: World, address: str | None) -> Handle:
 
 @asynccontextmanager
 async def tool_client(run: RunDir, profiles: Iterable[str] | None = None) -> AsyncIterator[ToolClient]:
-    """What tools are called through: a dispatcher, which keeps the executors. The world's web site is served meanwhile,
-    if a tool uses it.
+    """Opens the client through which tools are called; its dispatcher keeps the executors. The world's web site is
+    served meanwhile, if a tool uses it.
 
     profiles: of tasks that are given separately from the recipe; None for the recipe's own.
 

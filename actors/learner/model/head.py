@@ -1,5 +1,5 @@
-"""What a causal language model does between its decoder and its logits, besides the output projection: factors before
-and behind it, and a cap. Measured by the model's own forward pass, in which decoder and projection give known numbers,
+"""The steps between a causal language model's decoder and its logits besides the output projection: factors before and
+behind it, and a cap. Measured by the model's own forward pass, in which decoder and projection give known numbers,
 so that no name of a setting has to be known and no weight is read."""
 
 from collections.abc import Callable, Iterator

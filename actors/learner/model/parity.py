@@ -63,7 +63,7 @@ def ways_of(attention: str) -> tuple[Way, ...]:
 
 @dataclass(frozen=True)
 class Parity:
-    """What a comparison found."""
+    """Result of a comparison."""
 
     way: Way
     apart: float
@@ -80,7 +80,7 @@ class Parity:
 
 
 class Comparable(nn.Module):
-    """What is compared: a policy."""
+    """The part of a policy that is compared."""
 
     model: "transformers.PreTrainedModel"
     ways: tuple[Way, ...]
@@ -168,7 +168,7 @@ def distance(found: Sequence[Tensor], plain: Sequence[Tensor], dtype: torch.dtyp
 
 @dataclass(frozen=True)
 class Copied:
-    """What a tiny copy is made from."""
+    """The model of which a tiny copy is made."""
 
     described: str
     """The whole configuration, as text."""

@@ -139,7 +139,7 @@ class DirectCopies(TorchFunctionMode):
         self._owners: dict[int, tuple[nn.Module, str, str]] = {}
         self._parameters: dict[int, nn.Parameter] = {}
         self._values: dict[int, tuple[object, int]] = {}
-        """What was read as a parameter's `data`, kept so that its id stays its own."""
+        """Tensors that were read as a parameter's `data`, kept so that their ids stay their own."""
         for prefix, layer in model.named_modules():
             for name, parameter in layer.named_parameters(recurse=False):
                 if parameter.is_meta:

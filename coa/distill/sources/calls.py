@@ -100,8 +100,8 @@ def since(earlier: Sequence[Message], later: Sequence[Message], reply: Message) 
 
 
 def grown_by(before: Message, after: Message, reply: Message) -> str:
-    """What an agent's loop appended to a message of its last request: the result of the reply, after the reply itself
-    or alone. "" if the message did not grow so."""
+    """Returns what an agent's loop appended to a message of its last request: the result of the reply, after the reply
+    itself or alone. "" if the message did not grow so."""
     old, new = before.text.strip(), after.text.strip()
     if before.role != after.role or len(new) <= len(old) or not new.startswith(old):
         return ""

@@ -274,7 +274,7 @@ def _key(message: Message) -> _Key:
 
 
 def _place(message: Message) -> object:
-    """What a message has in common with itself in a request in which old results are shortened."""
+    """Returns a key that a message shares with its copy in a request in which old results are shortened."""
     return TOOL if message.role == TOOL else _key(message)
 
 

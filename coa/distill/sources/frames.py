@@ -27,7 +27,7 @@ RESPONSE = "FUNCTION RESPONSE:"
 _NUMBERED = re.compile(rf"\A\s*(?:Observation \d+:|{RESPONSE})")
 """The same, or the mark of a result in the prompts of the ReAct paper."""
 _NEXT_LABEL = re.compile(r"Thought(?: \d+)?:")
-"""What an agent's loop puts after a result, for the model to go on from."""
+"""The label that an agent's loop puts after a result, for the model to go on from."""
 _RETRY = "Now let's retry: take care not to repeat previous errors!"
 _PLANNED, _FENCE = "Here are the facts I know and ", "```"
 _STUCK = "An agent tried to answer a user query but it got stuck"
@@ -36,7 +36,7 @@ _FORCED = "Based on the above, please provide an answer to the following user"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an agent saw after one of its replies."""
+    """The results that an agent saw after one of its replies."""
 
     text: str
     """The returned or printed text, with the interpreter's headings."""

@@ -46,7 +46,7 @@ _CHANGING = re.compile(
     r"|(?:\d++[a-f]|[a-f]++\d)[0-9a-f]*+)\b|(?:\d++(?:[.:]\d++)*+(?:st|nd|rd|th|ms|s|m|h)?)++",
     re.IGNORECASE,
 )
-"""What systems write anew into texts that are otherwise the same: times, numbers, ids."""
+"""Parts that systems write anew into texts that are otherwise the same: times, numbers, ids."""
 
 
 @dataclass(frozen=True, slots=True)

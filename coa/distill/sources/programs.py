@@ -30,7 +30,7 @@ INTERPRETER = "python_interpreter"
 MOST = 100_000
 """Most characters that variables put into texts, and statements of loops, since a program is a model's text."""
 MARK = "\0"
-"""What is put before and after a result's number."""
+"""Character before and after a result's number."""
 
 
 def pieces_of_program(program: str, seen: Seen | None, table: ToolTable) -> Iterator[Piece]:
@@ -69,7 +69,7 @@ def _own_program(
 
 @dataclass(slots=True)
 class _Path:
-    """What a program does, up to its answer."""
+    """The calls and texts of a program, up to its answer."""
 
     tools: Collection[str]
     answering: Collection[str]
@@ -144,7 +144,7 @@ class _Path:
 
 
 def _followed(program: str, tools: Collection[str], answering: Collection[str]) -> _Path:
-    """What a program does, given the names of tools and of those that give the answer; nothing if it does more than
+    """Follows a program, given the names of tools and of those that give the answer; empty if it does more than
     call tools with known arguments and show their results, statement by statement."""
     path = _Path(tools, answering)
     try:

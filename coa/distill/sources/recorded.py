@@ -197,7 +197,7 @@ def _main(group: Sequence[Conversation]) -> Conversation:
 
 
 def activations_of(group: Sequence[Conversation], table: ToolTable) -> tuple[Activation, ...]:
-    """What the agents of one run did, in order of time. Raises Refused."""
+    """Returns the activations of the agents of one run, in order of time. Raises Refused."""
     return tuple(_Run(group, table).activations())
 
 
@@ -255,7 +255,7 @@ class _Run:
                 yield Remark(piece.text) if isinstance(piece, Answer) and not main else piece
 
     def _user_turns(self, one: Conversation, n: int) -> Iterator[Heard]:
-        """What the user said before the next reply, if it is neither a result of this one nor another agent's reply."""
+        """Yields the user's messages before the next reply that are neither its results nor another agent's reply."""
         text, seen = said_by_user(one, n), seen_after(one, n)
         if text is None or seen is None or one.plans or n + 1 == len(one.calls):
             return

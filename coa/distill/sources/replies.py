@@ -55,7 +55,7 @@ _OBSERVED = re.compile(r"^[*_#> \t]*+Observation(?: \d+)?[*_]*[ \t]*:", re.MULTI
 _BRACKETED = re.compile(r"(?P<name>[\w-]+(?: [\w-]+)?)\[(?P<input>[^\n]*)\][ \t]*")
 _DECODER = json.JSONDecoder()
 _GAP = re.compile(r"[\s,;]*+")
-"""What stands between two values of JSON."""
+"""The gap between two values of JSON."""
 _LISTED = re.compile(r"""(?:^|(?<=>))[ \t]*+\[\s*+(?=\w[\w .\-/:]*+\(\s*+(?:\)|["']|[\w\-]++\s*+=))""", re.MULTILINE)
 _LISTED_CALL = re.compile(r"(?P<name>\w[\w .\-/:]*+)\((?P<arguments>.*)\)\Z", re.DOTALL)
 _ARGUMENT = re.compile(r"(?:(?P<name>[\w\-]++)\s*+=(?!=))?(?P<value>.*)\Z", re.DOTALL)

@@ -14,7 +14,7 @@ from coa.distill.sources.replies import responses_in, unwrapped
 from coa.json_object import JsonView
 
 _TRANSFERRED = re.compile(r"(?:Successfully t|T)ransferred (?:back )?to (?P<agent>[^\n,.]++)")
-"""What LangGraph and AutoGen show an agent of a handoff."""
+"""The message by which LangGraph and AutoGen tell an agent of a handoff."""
 
 
 def texts_of(arguments: JsonView | str) -> list[str]:
@@ -109,12 +109,12 @@ def said_by_user(one: Conversation, n: int) -> str | None:
 
 
 def seen_in(text: str) -> Seen:
-    """What an agent saw, from a user's message."""
+    """Parses the results that an agent saw from a user's message."""
     return read_seen(unwrapped(text))
 
 
 def seen_after(one: Conversation, n: int) -> Seen | None:
-    """What the user's messages after a reply show; None if there are none."""
+    """Parses the results in the user's messages after a reply; None if there are none."""
     text = said_by_user(one, n)
     return None if text is None else seen_in(text)
 

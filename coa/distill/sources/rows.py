@@ -115,7 +115,7 @@ def messages_of(row: Row) -> list[Message]:
 
 
 def found_in(row: Row) -> str:
-    """What a row of no known format is, or else its first columns, for messages."""
+    """Describes a row of no known format for a message: its kind, or else its first columns."""
     for what, columns in _OURS.items():
         if columns <= set(row):
             return f"it is {what}"

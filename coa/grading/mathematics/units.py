@@ -39,7 +39,8 @@ _SAME = {("pound", "£"), ("celsius", "C"), ("celsius", "degree"), ("fahrenheit"
 _NO_COUNTER = re.compile(
     r"[万萬亿億兆千百十만억천백십多余餘超未半割成折無无]|以|不(?!同)|分[之の]|ない|ません|아니|이상|이하|미만|초과|\A여|[반할中]\Z"
 )
-"""What changes the number before it, among what Chinese, Japanese and Korean put after a number of things."""
+"""Marks that change the number before them, among those that Chinese, Japanese and Korean put after a number of
+things."""
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _RAISED = {"squared": 1, "cubed": 2}
 _PER = frozenset({"/", "per", "a", "an"})

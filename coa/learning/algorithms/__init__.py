@@ -55,7 +55,7 @@ CALLED = {
     "reinforce++": "reinforce_pp",
     "reinforce_plus_plus": "reinforce_pp",
 }
-"""What algorithms are called here that other systems have by another name."""
+"""Names of algorithms in other systems, with their names here."""
 ALGORITHMS: Registry[type[Algorithm]] = Registry("algorithm", BUILT_IN)
 
 

@@ -1,1 +1,1 @@
-"""What a key, a request and a busy server are limited to."""
+"""Limits of a key, of a request and of a busy server."""

@@ -121,7 +121,7 @@ class ResponseWriter:
         return [*done, *([of_item(f"response.{kind}.{running}")] if running else [])]
 
     def _called(self, tag: str, text: str) -> Json:
-        """What a tool was asked, in its item's own fields."""
+        """Returns the input of a tool call in the fields of its item."""
         if binding := self._mcp.get(tag):
             return {"arguments": json.dumps(binding.arguments_or_text(text.strip()), ensure_ascii=False)}
         return _called(self._resource.item["type"], tag, text)
@@ -207,7 +207,7 @@ def _item_type(tag: str) -> tuple[str, str]:
 
 
 def _called(kind: str, tag: str, text: str) -> Json:
-    """What a tool was asked, in its item's own fields."""
+    """Returns the input of a tool call in the fields of its item."""
     asked = text.strip()
     match kind:
         case "web_search_call" if tag == "crawl_page":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SEPARATORS = ",;\t|"
 MISSING = frozenset({"nan", "NaN", "NaT", "<NA>"})
-"""What pandas writes into a table of text for a missing value."""
+"""Texts that pandas writes for a missing value."""
 _GAP = re.compile(r"[\s,]*+")
 _SHARD = re.compile(r"-\d+-of-\d+.*$")
 

@@ -88,7 +88,7 @@ async def agent_of(config: Recipe, console: Console, model: Path) -> AsyncIterat
 
 
 def lines_of(event: Event, seconds: float) -> Iterator[str]:
-    """What the terminal shows of an event; seconds: since the question was asked."""
+    """Yields the lines that the terminal shows of an event; seconds: since the question was asked."""
     match event:
         case Closed(tag, text):
             yield f"<{tag}> {text.strip()}"

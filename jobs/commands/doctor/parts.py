@@ -44,7 +44,7 @@ class Finding:
     state: State
     what: str
     type: str = ""
-    """What to type; empty if nothing is to be done."""
+    """The command to type; empty if nothing is to be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def gpu(recipe: Recipe | None) -> Iterator[Finding]:
 
 
 def _libraries(driver: str, state: State) -> Iterator[Finding]:
-    """What keeps the installed libraries from using the GPUs that are there. state: of such a fault."""
+    """Findings on why the installed libraries can't use the GPUs that are there. state: of such a fault."""
     libraries = (("PyTorch", builds.torch_is_for_cpus), ("vLLM", builds.vllm_is_for_cpus))
     if for_cpus := [name for name, is_so in libraries if is_so()]:
         yield Finding(state, f"{' and '.join(for_cpus)}: built for CPUs, so the GPUs are not used", builds.FOR_GPUS)
@@ -157,7 +157,7 @@ def shared_memory(recipe: Recipe | None) -> Iterator[Finding]:
 
 
 def _versions_gib(recipe: Recipe | None) -> tuple[float, str]:
-    """What the versions of the weights that are kept at a time need of it, and in words."""
+    """GiB that the versions of the weights which are kept at a time need of it, and the same in words."""
     from actors.learner.sizes import architecture
     from actors.weights.ipc import NAME as IPC
     from coa.planning.memory import VERSIONS_IN_MEMORY, shared_memory_bytes

@@ -66,7 +66,7 @@ class RlStats:
         self.sync_s: list[float] = []
         """For each version, the seconds from new weights until all engines ran them."""
         self.committed: dict[str, float] = {}
-        """What writing the last checkpoint took, if it was committed since the last record."""
+        """Measurements of writing the last checkpoint, if it was committed since the last record."""
         self.refills = 0
         self.deadline_waits = 0
         self._began = 0.0
@@ -149,7 +149,7 @@ class RlStats:
         }
 
     def prefill(self, cache: CacheStats) -> dict[str, float]:
-        """What engines did for their KV caches since the last call."""
+        """Returns the figures of the engines' KV caches since the last call."""
         since, self._cache = cache - self._cache, cache
         return prefill_of(since)
 
@@ -203,7 +203,7 @@ class RlStats:
 
 
 def prefill_of(cache: CacheStats) -> dict[str, float]:
-    """What engines did for their KV caches; no share of nothing."""
+    """Returns the figures of KV caches; without shares if nothing was computed."""
     share = {"recomputed_fraction": cache.recomputed / cache.prefill} if cache.prefill else {}
     return {"preemptions": cache.preemptions, **share}
 
@@ -276,7 +276,7 @@ def engines_in(occupancy: Occupancy) -> dict[str, int]:
 
 
 def console_fields(record: JsonView) -> Json:
-    """What the terminal shows of a record."""
+    """Returns the fields of a record that the terminal shows."""
     fields = {label: record[name] for name, label in SHOWN.items() if name in record}
     return fields | ({"kl": f"{fields['kl']:.1e}"} if "kl" in fields else {})
 

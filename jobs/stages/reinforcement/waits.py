@@ -18,7 +18,7 @@ ADVICE = {
     ),
     ALIKE: "such groups teach nothing: rl.sampling.temperature or rl.group makes episodes differ more",
 }
-"""What to change, by the commonest reason for which groups are dropped."""
+"""Advice by the commonest reason for which groups are dropped."""
 SLOW = "smaller batches (rl.window.groups_per_batch), fewer or shorter episodes (rl.group, agent.limits.max_tokens)"
 FAILED = "the last failure: "
 LONGEST_FAILURE = 200
@@ -41,7 +41,7 @@ def groups(count: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What there is while the learners wait."""
+    """Counts of groups and engines while the learners wait."""
 
     serving: int
     """Engines."""
@@ -54,7 +54,7 @@ class Standing:
 
 
 class Waits:
-    """What became of the groups since the last batch."""
+    """Outcomes of the groups since the last batch."""
 
     def __init__(self) -> None:
         self.played = 0
@@ -74,7 +74,7 @@ class Waits:
         self.last_failure = " ".join(why.split())[:LONGEST_FAILURE]
 
     def describe(self, now: Standing) -> tuple[str, str]:
-        """What is waited for, and the details with what to change."""
+        """Returns what the learners wait for, and details with advice."""
         if not now.serving:
             return "waiting for an engine", f"none serves, {now.joining} are starting or load weights"
         parts = [f"{now.ready} ready, {now.running} being played"]

@@ -1,4 +1,4 @@
-"""What a reply of a model is in a record, whatever its protocol: a message of chat completions."""
+"""Replies and requests as they are recorded, whatever their protocol: as messages of chat completions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class RecordedRequest:
     continues: str = ""
     """The id of the reply whose conversation the messages continue; empty if they are all."""
     missing: str = ""
-    """What the endpoint keeps of the request, so that it can't be recorded; empty for nothing."""
+    """The part of the request that only the endpoint has, so that it can't be recorded; empty for none."""
 
 
 def text_in(fields: JsonView, *names: str) -> str:

@@ -32,7 +32,7 @@ class Stream(ABC):
 
     def __init__(self) -> None:
         self.fault = ""
-        """What the stream contained that is no part of a reply, such as an error; "" for nothing."""
+        """Content of the stream that is no part of a reply, such as an error; "" for none."""
         self.ended = False
         """Whether the stream was marked as complete."""
         self._pieces: list[bytes] = []
