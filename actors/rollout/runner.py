@@ -218,8 +218,7 @@ class EpisodeRunner:
 
     def _fail(self, run: _Run, where: str, why: str) -> None:
         """Ends the episode with a failure. Results of graders' calls stay with the executors: the episode may be graded
-        again. A call that was lost may
-        be made again if the driver plays the episode again."""
+        again. A call that was lost may be made again if the driver plays the episode again."""
         id, episode = run.order.id, run.episode
         self._ended_unheard.add(id)
         failed = Failed(id=id, where=where, why=why, tokens=episode.length, tool_calls=episode.tool_calls)

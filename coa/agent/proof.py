@@ -77,8 +77,8 @@ def own_prompts(template: ChatTemplate) -> list[list[int]]:
 
 
 def flaw_of(codec: Coder, prompts: Sequence[list[int]]) -> str:
-    """Returns the first text that a tokenizer does not give back as it was; "" for none. prompts: those of
-    `own_prompts`."""
+    """Describes a text or prompt that a tokenizer changes, or an end that it does not recognize; "" for none. prompts:
+    those of `own_prompts`."""
     return _changed_text(codec) or _changed_prompt(codec, prompts) or _missed_stop(codec)
 
 

@@ -35,7 +35,7 @@ class CheckpointsConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """Settings of the checkpoints that the learners of a stage write while they train."""
+    """Where and how often the learners of a stage write checkpoints and exports, and how many are kept."""
 
     folder: CheckpointFolder
     """The folder above those of the stages, each of which has the stage's checkpoints."""
