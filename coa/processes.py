@@ -6,20 +6,27 @@
     child.ask(b"request", seconds=5.0)
 
 Requests and answers are bytes behind their length; nothing of either is ever executed or unpickled. A child gets an
-empty environment, since that of this process may hold keys, and it ends when this process does.
+empty environment, since that of this process may hold keys, and it ends when this process does. A `LimitedChild` starts
+a child when it is needed, and limits each request's CPU time; its module answers by `serve_limited`.
 """
 
+import math
 import os
+import resource
 import select
+import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 import psutil
+
+from coa.errors import InfrastructureError
 
 _LENGTH = struct.Struct("<Q")
 _ROOT = Path(__file__).parents[1]
@@ -135,6 +142,74 @@ class Child:
         except psutil.Error:
             return self._cpu_before_s
         return times.user + times.system
+
+
+class LimitedChild:
+    """A child for requests that may never end, whatever is in them. It is started at the first request, and again after
+    it has ended."""
+
+    PATIENCE_S = 60.0
+    """Wall-clock seconds for a request, and for a child's imports, on a busy machine."""
+    BUSY_S = 0.5
+    """Seconds of CPU time from which on a request itself is to blame for a child that gives no answer; most take a few
+    milliseconds."""
+
+    def __init__(self, module: str, purpose: str, limit_s: int) -> None:
+        """purpose: what the process does, for errors. limit_s: seconds of CPU time for a request."""
+        self._module, self._purpose, self._limit_s = module, purpose, limit_s
+        self.child: Child | None = None
+        self._one_at_a_time = threading.Lock()
+
+    def ask(self, request: bytes) -> bytes | None:
+        """The child's answer; None if the request used up its CPU time or its memory, or crashed the child.
+
+        Raises InfrastructureError if the child does not start, gets no CPU time, or is killed from outside before it
+        has used much.
+        """
+        with self._one_at_a_time:
+            child = self.child = self.child or self._start()
+            try:
+                return child.ask(request, self.PATIENCE_S)
+            except ChildGone as gone:
+                self.child = None
+                if gone.status in (None, -signal.SIGKILL) and gone.cpu_s < self.BUSY_S:
+                    raise InfrastructureError(f"the process that {self._purpose} does not answer") from gone
+                return None
+
+    def close(self) -> None:
+        if self.child is not None:
+            self.child.close()
+            self.child = None
+
+    def _start(self) -> Child:
+        child = Child(self._module, str(self._limit_s))
+        try:
+            child.started(self.PATIENCE_S)
+        except ChildGone as gone:
+            raise InfrastructureError(f"the process that {self._purpose} does not start") from gone
+        return child
+
+
+def serve_limited(answer: Callable[[bytes], bytes], memory_bytes: int) -> None:
+    """The side of a `LimitedChild`'s child, once it has imported what it needs. Its argument is the limit of a
+    request's CPU time, at which the kernel ends it."""
+    limit_s = int(sys.argv[1])
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def limited(request: bytes) -> bytes:
+        limit_cpu(limit_s)
+        return answer(request)
+
+    serve(limited)
+
+
+def limit_cpu(seconds: int) -> None:
+    """The kernel ends this process once it has used so many more seconds of CPU time."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit = math.ceil(used.ru_utime + used.ru_stime) + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 
 def serve(answer: Callable[[bytes], bytes]) -> None:

@@ -42,10 +42,12 @@ class Task:
     """Tasks are reported by family."""
     grader: str = "exact"
     """How an answer is compared: a key of `coa.grading.graders.GRADERS`."""
+    metadata: str = ""
+    """JSON that the grader needs besides the answers; the policy never sees it. Empty for none."""
 
     def __post_init__(self) -> None:
         """Makes every text one that files, tokenizers and other processes take, wherever the task comes from."""
-        for name in ("id", "question", "profile", "family", "grader"):
+        for name in ("id", "question", "profile", "family", "grader", "metadata"):
             object.__setattr__(self, name, whole(getattr(self, name)))
         object.__setattr__(self, "answers", tuple(map(whole, self.answers)))
 

@@ -39,6 +39,7 @@ GRADERS: Registry[Grader] = Registry(
         JUDGE: grade_judged,
         USER_REWARD: grade_by_user,
     },
+    lazy={"reasoning_gym": "coa.tasks.reasoning_gym.scoring:grade"},
 )
 
 OF_OPEN_QUESTIONS = frozenset({EXACT, "exact_first", "f1", "f1_first", JUDGE})

@@ -14,6 +14,7 @@ TASK_COLUMNS = [
     ("profile", pa.string()),
     ("family", pa.string()),
     ("grader", pa.string()),
+    ("metadata", pa.string()),
 ]
 
 
@@ -26,6 +27,7 @@ def task_columns(task: Task, attempt: int) -> Json:
         "profile": task.profile,
         "family": task.family,
         "grader": task.grader,
+        "metadata": task.metadata,
     }
 
 
@@ -38,6 +40,7 @@ def task_of(row: JsonView) -> Task:
         profile=row["profile"],
         family=row["family"],
         grader=row["grader"],
+        metadata=row["metadata"],
     )
 
 

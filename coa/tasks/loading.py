@@ -1,6 +1,7 @@
 """Loads tasks from data sets: a user's own rows, those of published benchmarks, and the published training files.
 
-    {"question": "...", "answer": "7" or ["7", "seven"], "profile": .., "id": .., "family": .., "grader": ..}
+    {"question": "...", "answer": "7" or ["7", "seven"], "profile": .., "id": .., "family": .., "grader": ..,
+     "metadata": ..}
     {"prompt": [{"role": "user", "content": "INSTRUCTIONS Task: QUESTION"}], "data_source": "aime24",
      "reward_model": {"ground_truth": "204"}, "extra_info": {"index": "0"}}
 
@@ -185,6 +186,7 @@ def _task(item: Item, row: Row, location: Location, asked: _Asked, benchmark: Be
         profile=profile,
         family=called(row, "family") or (f"{family}/{item.part}" if item.part else family),
         grader=grader,
+        metadata=item.metadata,
     )
 
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coa.errors import UserError
@@ -199,7 +199,10 @@ class NoWorld(World):
         return "no tasks"
 
 
-WORLDS: Registry[type[World]] = Registry("world", lazy={"tiny": "coa.demo.guest:TinyWorld"})
+WORLDS: Registry[type[World]] = Registry(
+    "world",
+    lazy={"tiny": "coa.demo.guest:TinyWorld", "reasoning_gym": "coa.tasks.reasoning_gym.world:ReasoningGym"},
+)
 
 
 def register(world: type[World]) -> None:
@@ -220,5 +223,5 @@ def settings_of(name: str | None) -> type[Settings]:
 
 def tasks_sha256(tasks: Iterable[Task]) -> str:
     """A fingerprint of the tasks, in their order."""
-    rows = [[task.id, task.question, task.answers, task.profile, task.family, task.grader] for task in tasks]
+    rows = list(map(astuple, tasks))
     return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()

@@ -120,6 +120,7 @@ def row_of(task: Task) -> Json:
         "profile": task.profile,
         "family": task.family,
         "grader": task.grader,
+        **({"metadata": task.metadata} if task.metadata else {}),
     }
 
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 
 from coa.json_object import Json
+from coa.storage.jsonl import to_json
 
 LONGEST_SHOWN = 100
 """Maximum length of values and names in an error."""
@@ -33,6 +34,8 @@ class Item:
     """The row's id; None if rows have no id."""
     part: str = ""
     """Part of the benchmark, if results are reported by part: `level1`."""
+    metadata: str = ""
+    """See `coa.types.Task`."""
 
 
 Reader = Callable[[Row], Item | None]
@@ -122,5 +125,8 @@ def called(row: Row, *keys: str) -> str | None:
 
 
 def plain(row: Row) -> Item:
-    """{"question": .., "answer": a text or accepted texts, "id": ..}: the layout of a user's own file."""
-    return Item(question=text(row, "question"), answers=answers(row, "answer"), id=called(row, "id"))
+    """{"question": .., "answer": a text or accepted texts, "id": .., "metadata": ..}: the layout of a user's own
+    file."""
+    given = row.get("metadata")
+    metadata = "" if missing(given) else given if isinstance(given, str) else to_json(given)
+    return Item(question=text(row, "question"), answers=answers(row, "answer"), id=called(row, "id"), metadata=metadata)

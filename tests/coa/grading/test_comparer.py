@@ -10,15 +10,15 @@ import psutil
 import pytest
 
 from coa.errors import InfrastructureError
-from coa.grading import equivalence
 from coa.grading.equivalence import Comparer
+from coa.processes import LimitedChild
 
 
 @pytest.fixture(scope="module")
 def comparer() -> Iterator[Comparer]:
     comparer = Comparer()
     yield comparer
-    comparer.close()
+    comparer.process.close()
 
 
 @pytest.mark.parametrize(
@@ -35,21 +35,21 @@ def test_an_endless_answer_is_not_equal_and_no_process_is_asked() -> None:
     assert not comparer.equal("7" * 10_000_000, ("7",))
     assert not comparer.equal("\\boxed{" * 1_000_000 + "7", ("7",))
     assert not comparer.equal("7", ("7" * 10_000_000,))
-    assert comparer._child is None
+    assert comparer.process.child is None
 
 
 def test_an_answer_that_takes_for_ever_is_not_equal_and_the_next_one_is_compared() -> None:
     comparer = Comparer(limit_s=1)
     assert not comparer.equal("$9^{9^{9}}$", ("3",))
-    comparer._limit_s = 60  # its first comparison warms a child up
+    comparer.process._limit_s = 60  # its first comparison warms a child up
     assert comparer.equal("$\\frac{1}{2}$", ("0.5",))
-    comparer.close()
+    comparer.process.close()
 
 
 def test_a_child_that_was_killed_from_outside_makes_no_answer_wrong() -> None:
     comparer = Comparer()
     assert comparer.equal("\\frac{1}{2}", ("0.5",))
-    child = comparer._child
+    child = comparer.process.child
     assert child is not None
     child.end()
     try:
@@ -57,7 +57,7 @@ def test_a_child_that_was_killed_from_outside_makes_no_answer_wrong() -> None:
             comparer.equal("\\frac{1}{2}", ("0.5",))
         assert comparer.equal("\\frac{1}{2}", ("0.5",))
     finally:
-        comparer.close()
+        comparer.process.close()
 
 
 ODD = [
@@ -77,10 +77,10 @@ ODD = [
 @pytest.mark.parametrize("answer", ODD)
 def test_an_odd_answer_gets_its_verdict_and_does_not_end_the_child(comparer: Comparer, answer: str) -> None:
     assert comparer.equal("1/2", ("0.5",))
-    child = comparer._child
+    child = comparer.process.child
     for gold in ("7", r"\frac{1}{3}", r"(3,\infty)"):
         assert not comparer.equal(answer, (gold,))
-    assert comparer._child is child
+    assert comparer.process.child is child
 
 
 def test_a_verdict_that_takes_longer_than_anybody_waits_is_no_failure_of_the_machine(
@@ -88,21 +88,21 @@ def test_a_verdict_that_takes_longer_than_anybody_waits_is_no_failure_of_the_mac
 ) -> None:
     comparer = Comparer(limit_s=60)
     assert comparer.equal("\\frac{1}{2}", ("0.5",))
-    monkeypatch.setattr(equivalence, "PATIENCE_S", 5.0)
+    monkeypatch.setattr(LimitedChild, "PATIENCE_S", 5.0)
     assert not comparer.equal("$9^{9^{9}}$", ("3",))
-    comparer.close()
+    comparer.process.close()
 
 
 def test_a_child_that_is_killed_while_an_answer_keeps_it_busy_is_the_answers_fault() -> None:
     comparer = Comparer(limit_s=60)
     assert comparer.equal("\\frac{1}{2}", ("0.5",))
-    assert comparer._child is not None
-    pid = comparer._child.pid
+    assert comparer.process.child is not None
+    pid = comparer.process.child.pid
     killer = threading.Thread(target=kill_when_busy, args=(pid,))
     killer.start()
     assert not comparer.equal("$9^{9^{9}}$", ("3",))
     killer.join()
-    comparer.close()
+    comparer.process.close()
 
 
 def kill_when_busy(pid: int) -> None:
@@ -115,6 +115,6 @@ def kill_when_busy(pid: int) -> None:
 
 def test_the_child_has_nothing_of_this_environment(comparer: Comparer) -> None:
     assert comparer.equal("1", ("1.0",))
-    assert comparer._child is not None
+    assert comparer.process.child is not None
     assert "PATH" in os.environ
-    assert Path(f"/proc/{comparer._child.pid}/environ").read_bytes() == b""
+    assert Path(f"/proc/{comparer.process.child.pid}/environ").read_bytes() == b""
