@@ -201,7 +201,7 @@ def test_every_algorithm_stands_in_the_table_with_a_reference_and_how_it_fails()
 
 
 EXAMPLES = """
-import asyncio, json, sys
+import asyncio, contextlib, io, json, sys
 from pathlib import Path
 from actors.tools.executor import ToolExecutor
 from coa.tasks.published.table import of_family
@@ -259,6 +259,27 @@ async def play_sum():
     print(run.answer == task.answers[0], bool(asked & trained), world.column("size", task, ()), measured)
 
 asyncio.run(play_sum())
+
+async def play_gym():
+    world = world_of(load_recipe(Recipe, Path("docs/examples/gym.yaml"), []))
+    mind, grade = world.experts(), GRADERS["reasoning_gym"]
+
+    async def ask(prompt):
+        return (await mind.replies([prompt]))[0]
+
+    async def use(call, key):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(call.argument, {})
+        return printed.getvalue()
+
+    grades = []
+    for index in range(30):
+        task = world.training_task("distill", index, seed=0)
+        run = await play(start(Assignment(task), TeamConfig(), seed=0, layouts=("plain",)), ask, use)
+        grades.append(await grade(run.answer, task, None))
+    print(len(grades), sum(grades))
+
+asyncio.run(play_gym())
 [task] = load(f"capitals={sys.argv[1]}", profile="mhqa")
 print(task.question, task.answers, task.profile, of_family(task.family).metric_at(4))
 from actors.weights.transports import find_sender
@@ -280,7 +301,7 @@ def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    tool, grader, formula, world, task, sender = done.stdout.splitlines()
+    tool, grader, formula, world, gym, task, sender = done.stdout.splitlines()
     assert sender == "FolderSender"
     nobody, falls = json.loads(tool)
     assert nobody == "no result"
@@ -288,6 +309,7 @@ def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
     assert json.loads(grader) == [1.0, 0.0, 0.0]
     assert formula == "grade * form - 0.02 * calls"
     assert world == "True False small {'programs': 0.5}"
+    assert gym == "30 30.0"
     assert task == "What is the capital of Chad ? (\"N'Djamena\", 'NDjamena') mhqa avg@4"
 
 
