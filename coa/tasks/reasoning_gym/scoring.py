@@ -45,6 +45,7 @@ LONGEST = 20_000
 """Characters of an answer; a longer one is wrong."""
 _NO_NAMES = re.compile(r"[\d\s+\-*/^%().,!=<>|\[\]{}:;]*", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z]|pi")
+_UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
 _OF_FORMULAS = (ast.Expression, ast.Load, ast.UnaryOp, ast.BinOp, ast.unaryop, ast.operator)
 
 
@@ -73,7 +74,7 @@ def is_formula(answer: str) -> bool:
         return True
     try:
         tree = ast.parse(answer.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except _UNREADABLE:
         return False
     return all(map(_is_of_formulas, ast.walk(tree)))
 
@@ -92,13 +93,17 @@ def _is_of_formulas(node: ast.AST) -> bool:
 
 def is_literal(answer: str) -> bool:
     """Whether a text is a literal of Python, or no expression of it at all."""
+    return all(_is_literal_if_parsed(text) for text in {answer, answer.strip(), answer.lstrip()})
+
+
+def _is_literal_if_parsed(text: str) -> bool:
     try:
-        ast.parse(answer.strip(), mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        ast.parse(text, mode="eval")
+    except _UNREADABLE:
         return True
     try:
-        ast.literal_eval(answer.strip())
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        ast.literal_eval(text)
+    except _UNREADABLE:
         return False
     return True
 

@@ -65,8 +65,8 @@ class ReasoningGym(World):
         number, which = divmod(index, len(self.settings.datasets))
         dataset = list(self.settings.datasets)[which]
         chunk, place = divmod(number, HALF)
-        for index in (place, *(HALF + (place + further) % HALF for further in range(HALF))):
-            reference = self._reference(dataset, purpose, seed, chunk, index)
+        for entry_index in (place, *(HALF + (place + further) % HALF for further in range(HALF))):
+            reference = self._reference(dataset, purpose, seed, chunk, entry_index)
             entry = self._entry(reference)
             if not self._is_held_out(entry):
                 return self._task(f"{dataset}-{purpose}-{number}", reference, entry)

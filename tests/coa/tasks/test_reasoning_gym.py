@@ -145,7 +145,7 @@ def test_nothing_else_is_a_formula(answer: str) -> None:
 
 def test_literals_are_scored_and_nothing_that_runs() -> None:
     assert all(map(is_literal, ("[[1, 2], [3, 4]]", "['A', 'B']", "1 2 3\n4 5 6", "A B#", "def f(")))
-    assert not any(map(is_literal, ("f()", "[f()]", "x.y", "ABC")))
+    assert not any(map(is_literal, ("f()", "[f()]", "x.y", "ABC", " f()", "\x0cf()")))
 
 
 def test_a_scorer_that_fails_at_an_answer_says_wrong_and_one_that_always_fails_is_named(
