@@ -1,6 +1,6 @@
 """Experts for six data sets of reasoning-gym: they write the program that a question asks for, and say what it printed.
 
-    COA_EXTENSIONS=docs.examples.gym_experts coa train --recipe docs/examples/gym.yaml model.path=MODEL
+COA_EXTENSIONS=docs.examples.gym_experts coa train --recipe docs/examples/gym.yaml model.path=MODEL
 """
 
 import re

@@ -198,13 +198,15 @@ def test_there_are_recipes() -> None:
 def test_any_exception_ends_at_named_boundaries_alone() -> None:
     """The session has to tell by its text what Ray raises as a plain Exception, and raises all else as it is. The tool
     executor logs what a tool raises, and answers that the tool is down; the boundary of sinks leaves out what a run can
-    do without (docs/decisions/). Readers of formulas and of models' files raise whatever their parsers meet: then a
-    formula equals nothing, and a file is a mistake of the user's."""
+    do without (docs/decisions/). Readers of formulas and of models' files, and the scorers of reasoning-gym, raise
+    whatever their parsers meet: then a formula equals nothing, a file is a mistake of the user's, and an answer is
+    wrong."""
     found = {str(path.relative_to(ROOT)): swallows(path.read_text()) for path in sources(*PACKAGES)}
     assert [path for path, lines in found.items() if lines] == [
         "coa/grading/mathematics/formulas.py",
         "coa/pretrained/reading.py",
         "coa/reporting/boundary.py",
+        "coa/tasks/reasoning_gym/scoring.py",
         "actors/tools/executor.py",
         "cluster/session.py",
         "jobs/cli.py",

@@ -11,13 +11,10 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from coa.errors import UserError
 from coa.json_object import Json
-
-if TYPE_CHECKING:
-    from reasoning_gym.dataset import ProceduralDataset
 
 SIZE = 500
 """Entries of one instance of a data set, as in the package's defaults. Entry i of seed s is drawn by seed s + i, so
@@ -45,7 +42,8 @@ class Reference:
     def from_json(cls, text: str) -> Self:
         return cls(**json.loads(text))
 
-    def instance(self) -> "ProceduralDataset":
+    def instance(self) -> Any:
+        """The package's `ProceduralDataset` that has the entry."""
         return _instance(self.dataset, self.level, json.dumps(dict(self.settings), sort_keys=True), self.seed)
 
     def entry(self) -> Json:
@@ -100,7 +98,7 @@ def _config(dataset: str, level: int | None, settings: Mapping[str, Any]) -> Any
 
 
 @lru_cache(maxsize=256)
-def _instance(dataset: str, level: int | None, settings: str, seed: int) -> "ProceduralDataset":
+def _instance(dataset: str, level: int | None, settings: str, seed: int) -> Any:
     from reasoning_gym.factory import DATASETS
 
     config = _config(dataset, level, json.loads(settings))

@@ -119,7 +119,7 @@ def dispatcher_on(
 
 def taking_calls(dispatcher: ToolDispatcher) -> int:
     """Number of executors that are up and do not drain."""
-    return sum(held.up and not held.draining for held in dispatcher._workers.held)
+    return sum(slot.up and not slot.draining for slot in dispatcher._workers.slots)
 
 
 def in_time(go: Callable[[], Awaitable[None]]) -> None:

@@ -24,7 +24,7 @@ needs_benchmarks = pytest.mark.skipif(
 def comparer() -> Iterator[Comparer]:
     comparer = Comparer()
     yield comparer
-    comparer.close()
+    comparer.process.close()
 
 
 SAME = [
