@@ -40,7 +40,7 @@ def task_of(row: JsonView) -> Task:
         profile=row["profile"],
         family=row["family"],
         grader=row["grader"],
-        metadata=row["metadata"],
+        metadata=row.get("metadata") or "",  # data sets of others need not have it
     )
 
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coa.errors import UserError
@@ -223,5 +223,5 @@ def settings_of(name: str | None) -> type[Settings]:
 
 def tasks_sha256(tasks: Iterable[Task]) -> str:
     """A fingerprint of the tasks, in their order."""
-    rows = list(map(astuple, tasks))
+    rows = [[value for name, value in asdict(task).items() if value or name != "metadata"] for task in tasks]
     return hashlib.sha256(json.dumps(rows, ensure_ascii=False).encode()).hexdigest()

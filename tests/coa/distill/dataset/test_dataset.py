@@ -90,6 +90,7 @@ def test_a_kept_run_is_a_row_with_what_it_is_from(tmp_path: Path) -> None:
         "profile": "mhqa",
         "family": "test",
         "grader": "exact",
+        "metadata": "",
         "text": render(CHAIN),
         "copies": 2,
         "source": "team",
