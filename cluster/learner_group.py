@@ -59,7 +59,8 @@ class Learners(Protocol):
 
 class LearnerGroup:
     """Runs the learners within `async with`. If the folder has checkpoints of a run of the same name, learners continue
-    from the last checkpoint."""
+    from the last checkpoint. It may be entered again within its own `async with`, so that learners start before they
+    are needed: they end with the inner one."""
 
     def __init__(
         self,
@@ -117,6 +118,8 @@ class LearnerGroup:
         """Ray Train's controller actor, once it is started."""
         self._over = False
         """Whether the learners are being killed before their end."""
+        self._thread: threading.Thread | None = None
+        self._closed = False
         self._spawned: set[asyncio.Task[None]] = set()
         self._watch, self._opened = watched_services(self._services(), say), ExitStack()
         self._has_checkpoint = partial(has_checkpoint, steps=last or steps, checkpoint_every=keeping.every)
@@ -127,6 +130,8 @@ class LearnerGroup:
         return {"the buffer of the learners": ready(self._buffer)} | directory
 
     async def __aenter__(self) -> "LearnerGroup":
+        if self._thread is not None:
+            return self
         loop = asyncio.get_running_loop()
         await self._watch.__aenter__()
         self._opened.enter_context(self._last.on_sigterm(self.spawn))
@@ -161,6 +166,9 @@ class LearnerGroup:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._closed:
+            return
+        self._closed = True
         try:
             await self._close(failed=kind is not None)
         finally:
@@ -184,7 +192,8 @@ class LearnerGroup:
         self._over = True
         if self._controller is not None:
             await asyncio.to_thread(abort, self._controller)
-        await asyncio.to_thread(self._thread.join, ENDS_S)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, ENDS_S)
 
     def _control(self, **arguments: object) -> object:
         """Replaces Ray Train's method that starts the controller, to get the controller's handle."""

@@ -32,7 +32,7 @@ from jobs.stages.attempts import decoding
 from jobs.stages.distill import distill, require_most
 from jobs.stages.engines import engine_pool
 from jobs.stages.evaluate import evaluate_stage
-from jobs.stages.rl import rl, tell_bottleneck
+from jobs.stages.rl import early_learners, rl, tell_bottleneck
 from jobs.stages.services import tool_client, tool_counts
 from jobs.stages.sft import sft
 from jobs.teachers.team_cost import no_cost, team_cost
@@ -51,9 +51,10 @@ async def train(run: RunDir) -> None:
             require_most(run, await distill(run, tools))
         await sft(run)
         if run.result("evaluation-rl") is None:
-            pool = await stack.enter_async_context(engine_pool(run, run.sft_model, tools))
-            await evaluate_stage(run, pool, "sft", run.sft_model)
-            await rl(run, pool, tools)
+            async with early_learners(run) as learning:
+                pool = await stack.enter_async_context(engine_pool(run, run.sft_model, tools))
+                await evaluate_stage(run, pool, "sft", run.sft_model)
+                await rl(run, pool, tools, learning)
             await evaluate_stage(run, pool, "rl", run.model)
         with run.console.waiting("team cost", "measuring what the team spends on the held-out tasks"):
             await team_cost(run, tools)
