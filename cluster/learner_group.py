@@ -62,6 +62,9 @@ class LearnerGroup:
     from the last checkpoint. It may be entered again within its own `async with`, so that learners start before they
     are needed: they end with the inner one."""
 
+    _thread: threading.Thread | None = None
+    _closed = False
+
     def __init__(
         self,
         name: str,
@@ -118,8 +121,6 @@ class LearnerGroup:
         """Ray Train's controller actor, once it is started."""
         self._over = False
         """Whether the learners are being killed before their end."""
-        self._thread: threading.Thread | None = None
-        self._closed = False
         self._spawned: set[asyncio.Task[None]] = set()
         self._watch, self._opened = watched_services(self._services(), say), ExitStack()
         self._has_checkpoint = partial(has_checkpoint, steps=last or steps, checkpoint_every=keeping.every)

@@ -30,15 +30,15 @@ from coa.tasks.published.benchmark import Decoding
 from coa.tasks.published.table import of_family
 from coa.tasks.samples import result_name
 from coa.types import Task
+from jobs.evaluation.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
+from jobs.evaluation.compared import EPISODES, MODES, differences, verdicts_in, verdicts_of
+from jobs.evaluation.journal import Episodes, Journal, evaluation_of
+from jobs.evaluation.scaling import compare_ways, show_ways
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
-from jobs.run.compared import EPISODES, MODES, differences, verdicts_in, verdicts_of
 from jobs.run.console import Console
-from jobs.run.journal import Episodes, Journal, evaluation_of
 from jobs.run.run_dir import RunDir
-from jobs.stages.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
 from jobs.stages.engines import engine_pool
-from jobs.stages.scaling import compare_ways, show_ways
 from jobs.stages.services import made_up, tool_client, tool_counts
 
 MANY_MALFORMED = 0.5

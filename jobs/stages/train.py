@@ -22,13 +22,13 @@ from coa.reporting.statistics import token_reduction
 from coa.storage.files import write_atomically
 from coa.tasks.samples import result_name
 from coa.tasks.worlds import tasks_sha256
+from jobs.evaluation.attempts import decoding
+from jobs.evaluation.compared import MODES, gains
 from jobs.recipe.schema import EvaluationConfig, Recipe
 from jobs.run.agent_file import AGENT_FILE
-from jobs.run.compared import MODES, gains
 from jobs.run.examples import examples
 from jobs.run.run_dir import RunDir
 from jobs.stages import evaluate as evaluation
-from jobs.stages.attempts import decoding
 from jobs.stages.distill import distill, require_most
 from jobs.stages.engines import engine_pool
 from jobs.stages.evaluate import evaluate_stage

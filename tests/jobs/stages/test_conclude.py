@@ -10,12 +10,12 @@ import pytest
 from coa.agent.records import EpisodeRecord
 from coa.config import load
 from coa.tasks.worlds import NoWorld, Settings
+from jobs.evaluation.attempts import measure, write_evaluation
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.agent_file import AGENT_FILE
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
-from jobs.stages.attempts import measure, write_evaluation
 from jobs.stages.evaluate import asdict_cost
 from jobs.stages.train import conclude
 from tests.support.fakes import played

@@ -28,12 +28,12 @@ from coa.tasks.published.table import BENCHMARKS
 from coa.tasks.worlds import NoWorld, Settings, find_world
 from coa.tools.search.wiki import WikiConfig
 from coa.types import Status, Task
+from jobs.evaluation.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
+from jobs.evaluation.journal import Journal, evaluation_of
 from jobs.recipe.schema import EvaluationConfig, Recipe
 from jobs.run.console import Console, Stage
-from jobs.run.journal import Journal, evaluation_of
 from jobs.run.run_dir import RunDir
 from jobs.run.trajectories import write_episodes
-from jobs.stages.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
 from jobs.stages.evaluate import advice_on_form, as_published, evaluate_stage, rows_of
 from jobs.stages.services import caution_about
 from jobs.stages.train import caution_of_counts
