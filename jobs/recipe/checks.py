@@ -40,7 +40,7 @@ from jobs.recipe.services import services_of, unasked
 from jobs.recipe.worlds import world_of
 from jobs.run.held_out import check_held_out
 
-STAGES = ("distill", "sft", "evaluation-sft", "rl", "evaluation-rl")
+STAGES = ("distill", "evaluation-base", "sft", "evaluation-sft", "rl", "evaluation-rl")
 """All stages of a run: those of `coa train`."""
 
 

@@ -103,6 +103,8 @@ def _stages(config: Recipe, stages: tuple[str, ...]) -> Iterator[tuple[str, str,
         what = _what(config, stage)
         if stage == "distill" and not config.distils:
             yield stage, what, "left out: sft.steps is 0" if config.sft.skipped else "left out: sft.data is set"
+        elif stage == "evaluation-base" and not config.evaluates_base:
+            continue
         elif stage == "sft" and config.sft.skipped:
             yield stage, f"reinforcement begins at {config.model.path}", "left out: sft.steps is 0"
         else:
