@@ -170,7 +170,7 @@ def make_buffer(clock: Callable[[], float] = lambda: 0.0, **settings: int) -> Tr
 
 
 def started(epoch: int, samples_s: float = 0.0) -> Started:
-    spent = {LearnerState.SAMPLES: samples_s}
+    spent: dict[str, float] = {LearnerState.SAMPLES: samples_s}
     return Started(
         version=0, cursor=0, weights=None, probes=(), parity="", shares_prefixes=True, epoch=epoch, spent=spent
     )
