@@ -59,11 +59,7 @@ class Learners(Protocol):
 
 class LearnerGroup:
     """Runs the learners within `async with`. If the folder has checkpoints of a run of the same name, learners continue
-    from the last checkpoint. It may be entered again within its own `async with`, so that learners start before they
-    are needed: they end with the inner one."""
-
-    _thread: threading.Thread | None = None
-    _closed = False
+    from the last checkpoint."""
 
     def __init__(
         self,
@@ -131,8 +127,6 @@ class LearnerGroup:
         return {"the buffer of the learners": ready(self._buffer)} | directory
 
     async def __aenter__(self) -> "LearnerGroup":
-        if self._thread is not None:
-            return self
         loop = asyncio.get_running_loop()
         await self._watch.__aenter__()
         self._opened.enter_context(self._last.on_sigterm(self.spawn))
@@ -167,9 +161,6 @@ class LearnerGroup:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._closed:
-            return
-        self._closed = True
         try:
             await self._close(failed=kind is not None)
         finally:
@@ -193,8 +184,7 @@ class LearnerGroup:
         self._over = True
         if self._controller is not None:
             await asyncio.to_thread(abort, self._controller)
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.join, ENDS_S)
+        await asyncio.to_thread(self._thread.join, ENDS_S)
 
     def _control(self, **arguments: object) -> object:
         """Replaces Ray Train's method that starts the controller, to get the controller's handle."""

@@ -1,1 +1,0 @@
-"""Evaluations: attempts at tasks, their journal, and comparisons of two of them."""
