@@ -1,10 +1,17 @@
 # `make demo` and `make test` set up whatever is missing first; nothing else is needed on a bare Linux machine.
-.PHONY: demo test test-v2 gpu-proof nightly check setup setup-slow
+.PHONY: demo real test test-v2 gpu-proof nightly check setup setup-slow
 
 run_dir ?= runs/demo
 
 demo: setup
 	.venv/bin/coa train --recipe tiny run_dir=$(run_dir)
+
+# A pretrained model on tasks of reasoning-gym: measured as it comes, after fine-tuning and after RL.
+model ?= HuggingFaceTB/SmolLM2-135M-Instruct
+
+real: setup
+	COA_EXTENSIONS=docs.examples.gym_experts .venv/bin/coa train --recipe docs/examples/gym.yaml \
+	    run_dir=runs/real model.path=$(model)
 
 # failures=FILE: where the gate reads what failed. A worker that crashes is not replaced: the run is red, and xdist may
 # wait for ever for a replacement that gets a single test.

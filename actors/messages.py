@@ -19,10 +19,10 @@ from enum import StrEnum
 import numpy as np
 
 from actors.rollout.config import SamplingConfig
+from actors.weights.manifest import Weights
 from actors.weights.transport import Published
 from coa.agent.episode import AgentConfig
 from coa.agent.journal import Delta, Journal
-from coa.learning.weights import Weights
 from coa.types import Floats, Task, Tokens
 
 EVALUATION = -1

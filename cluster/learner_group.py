@@ -59,7 +59,11 @@ class Learners(Protocol):
 
 class LearnerGroup:
     """Runs the learners within `async with`. If the folder has checkpoints of a run of the same name, learners continue
-    from the last checkpoint."""
+    from the last checkpoint. It may be entered again within its own `async with`, so that learners start before they
+    are needed: they end with the inner one."""
+
+    _thread: threading.Thread | None = None
+    _closed = False
 
     def __init__(
         self,
@@ -127,6 +131,8 @@ class LearnerGroup:
         return {"the buffer of the learners": ready(self._buffer)} | directory
 
     async def __aenter__(self) -> "LearnerGroup":
+        if self._thread is not None:
+            return self
         loop = asyncio.get_running_loop()
         await self._watch.__aenter__()
         self._opened.enter_context(self._last.on_sigterm(self.spawn))
@@ -161,6 +167,9 @@ class LearnerGroup:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._closed:
+            return
+        self._closed = True
         try:
             await self._close(failed=kind is not None)
         finally:
@@ -184,7 +193,8 @@ class LearnerGroup:
         self._over = True
         if self._controller is not None:
             await asyncio.to_thread(abort, self._controller)
-        await asyncio.to_thread(self._thread.join, ENDS_S)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, ENDS_S)
 
     def _control(self, **arguments: object) -> object:
         """Replaces Ray Train's method that starts the controller, to get the controller's handle."""

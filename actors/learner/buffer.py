@@ -10,8 +10,8 @@ restarts from its last checkpoint like after any other failure.
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from actors.learner.step_report import StepReport
@@ -19,6 +19,7 @@ from actors.messages import Probe
 from actors.weights.transport import Published
 from coa.learning.orders import Numbered, OrderRow, RankProgress, Stop, Train, orders_of
 from coa.learning.task_stream import Cursor
+from coa.time_accounts import LearnerState
 
 POLL_S = 20.0
 """Maximum seconds until a rank's poll is answered, if necessary with nothing; the rank then polls again."""
@@ -85,16 +86,28 @@ BEGAN = "began"
 
 
 class TrajectoryBuffer:
-    def __init__(self, *, ranks: int, steps: int, publish: bool, checkpoint_every: int, export_every: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        ranks: int,
+        steps: int,
+        publish: bool,
+        checkpoint_every: int,
+        export_every: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         # Epochs of the one that it takes the place of are over: two alike would be taken for one.
         self._row = OrderRow(ranks, epoch=secrets.randbits(48))
-        self._steps = steps
+        self._steps, self._clock = steps, clock
         self._orders_of = partial(
             orders_of, steps=steps, publish=publish, checkpoint_every=checkpoint_every, export_every=export_every
         )
         self._progress = RankProgress()
         self._changed = asyncio.Condition()
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[Event, float]] = asyncio.Queue()
+        """Events with the times at which they came."""
+        self._untaken_s = 0.0
+        """Seconds for which the learners had started before the driver took notice, up to their next step."""
         self._released = asyncio.Event()
         self._recorded = 0
         """Version up to which the driver has recorded the steps."""
@@ -119,7 +132,19 @@ class TrajectoryBuffer:
             return version
 
     async def next_event(self) -> Event:
-        return await self._events.get()
+        """The next event, as if learners had started only when the driver takes their start: until then, no batch could
+        come."""
+        event, came = await self._events.get()
+        match event:
+            case Started():
+                self._untaken_s = self._clock() - came
+                samples = event.spent.get(LearnerState.SAMPLES, 0.0) + self._untaken_s
+                return replace(event, spent={**event.spent, LearnerState.SAMPLES: samples})
+            case Stepped():
+                untaken_s, self._untaken_s = self._untaken_s, 0.0
+                return replace(event, waited=max(0.0, event.waited - untaken_s))
+            case _:
+                return event
 
     async def recorded(self, version: int, epoch: int) -> None:
         """Tells that the driver has recorded the step that made this version."""
@@ -140,11 +165,14 @@ class TrajectoryBuffer:
         """Lets the learners end: the driver needs nothing more from them."""
         self._released.set()
 
+    async def _tell(self, event: Event) -> None:
+        await self._events.put((event, self._clock()))
+
     # --- Ray Train's side ---------------------------------------------------------------------------------------------
 
     async def committed(self, checkpoint: Committed) -> None:
         """Ray Train has committed a checkpoint."""
-        await self._events.put(checkpoint)
+        await self._tell(checkpoint)
 
     # --- the ranks' side ----------------------------------------------------------------------------------------------
 
@@ -188,7 +216,7 @@ class TrajectoryBuffer:
         """Tells the driver; raises VoidEpoch for a rank whose group has been started again elsewhere, such as one that
         was cut off: its steps are rolled back."""
         self._row.require(epoch)
-        await self._events.put(event)
+        await self._tell(event)
 
     async def heartbeat(self, rank: int, epoch: int, passes: int) -> None:
         """A rank lives, and has begun so many forward passes."""

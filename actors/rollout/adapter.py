@@ -21,12 +21,12 @@ from actors.rollout.sleep import Sleeper
 from actors.rollout.structured_outputs import going_on
 from actors.weights.checks.path_check import check_path
 from actors.weights.loader import ANSWER_S, WeightLoader
+from actors.weights.manifest import Weights
 from actors.weights.transport import Published
 from coa.agent.codec import Stops
 from coa.agent.episode import Ask
 from coa.agent.journal import Said
 from coa.errors import InfrastructureError
-from coa.learning.weights import Weights
 from coa.types import Floats, Tokens
 
 if TYPE_CHECKING:

@@ -23,12 +23,12 @@ from actors.rollout.clocks import BusyReport
 from actors.rollout.config import EngineConfig
 from actors.rollout.runner import Entry, EpisodeRunner, Result
 from actors.weights.loader import answered
+from actors.weights.manifest import Weights
 from actors.weights.transport import Published
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
 from coa.errors import WrongVersion
 from coa.grading.rewards import RewardConfig
-from coa.learning.weights import Weights
 from coa.tools.client import Executor, RetryConfig, ToolCaller
 from coa.types import Floats, Tokens
 

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from pickle import UnpicklingError
 
+from actors.weights.manifest import Weights, serialise
 from actors.weights.on_disk import published_file
 from actors.weights.transport import Published
 from coa.errors import SyncError, WeightsGone
 from coa.json_object import JsonView
-from coa.learning.weights import Weights, serialise
 from coa.serving.following import Made
 
 logger = logging.getLogger(__name__)

@@ -22,11 +22,11 @@ from actors.serving.plain import PlainModel
 from actors.serving.server import Server
 from actors.serving.shared import AnyShared, RemoteShared
 from actors.tools.remote import ToolClient
+from actors.weights.manifest import Weights
 from actors.weights.transport import Published
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
 from coa.errors import ExecutorLost
-from coa.learning.weights import Weights
 from coa.serving.config import ServingConfig
 from coa.serving.escaping import Escaping
 from coa.serving.following import newest

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from actors.handles import Handle
+from actors.weights.manifest import digest
 from actors.weights.segment import SHARED_MEMORY, SegmentFolder, opened, write_all
 from coa.errors import DamagedWeights, IncompleteWeights
-from coa.learning.weights import digest
 
 CHUNK_BYTES = 64 * 2**20
 """Maximum number of bytes of a file in one transfer between nodes."""

@@ -33,12 +33,12 @@ from numpy.typing import NDArray
 from actors.weights.holder import reuse_spare, segment_path
 from actors.weights.host import NAME as HOST
 from actors.weights.host import HostPlace, HostSender
+from actors.weights.manifest import Layout, Manifest, digest
 from actors.weights.segment import write_pieces
 from actors.weights.store import Address, Kept
 from actors.weights.transport import Published, Sender, WeightTransport, slowest_s
 from coa.errors import SyncError
 from coa.json_object import Json
-from coa.learning.weights import Layout, Manifest, digest
 
 if TYPE_CHECKING:
     from actors.weights.parts import ModelParts

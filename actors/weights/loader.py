@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from actors.weights.manifest import Weights, some
 from actors.weights.on_disk import published_file
 from actors.weights.segment import SHARED_MEMORY
 from actors.weights.store import Address
@@ -29,7 +30,6 @@ from actors.weights.transports import find_receiver
 from coa import errors
 from coa.errors import EngineDied, IncompleteWeights, StaleWeights, SyncError, WeightsGone, WrongVersion
 from coa.json_object import Json
-from coa.learning.weights import Weights, some
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM

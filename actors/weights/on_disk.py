@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.weights.manifest import Manifest, read_layout, seal
 from actors.weights.segment import opened, reading
 from actors.weights.store import Address
 from actors.weights.transport import BUCKET_BYTES, Published, WeightTransport
 from coa.errors import IncompleteWeights
-from coa.learning.weights import Manifest, read_layout, seal
 
 NAME = "on_disk"
 

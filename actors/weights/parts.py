@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from actors.learner.lora import Source
+from actors.weights.manifest import ITEM_BYTES, Layout, TensorSpan, lay_out
 from actors.weights.segment import Piece
-from coa.learning.weights import ITEM_BYTES, Layout, TensorSpan, lay_out
 
 DTYPES = {
     torch.float64: "F64",

@@ -6,9 +6,9 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from actors.learner.zero import gather
+from actors.weights.manifest import Layout, Manifest, digest
 from actors.weights.parts import ModelParts
 from actors.weights.segment import reading, write_pieces
-from coa.learning.weights import Layout, Manifest, digest
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.weights.manifest import Layout
 from coa.errors import DiskFull, IncompleteWeights, SyncError
-from coa.learning.weights import Layout
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "coa-weights-"

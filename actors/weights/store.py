@@ -20,8 +20,8 @@ from typing import Protocol
 
 from actors.handles import Handle
 from actors.weights.holder import Ranges
+from actors.weights.manifest import Manifest
 from coa.errors import SyncError, WeightsLost
-from coa.learning.weights import Manifest
 
 KEPT = 2
 """Number of newest versions that are always kept."""

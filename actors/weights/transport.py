@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.weights.manifest import Manifest
 from actors.weights.store import Address
-from coa.learning.weights import Manifest
 
 if TYPE_CHECKING:
     from actors.weights.parts import ModelParts

@@ -30,12 +30,12 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.platforms import current_platform
 
 from actors.weights.checks.load_watch import LoadWatch
+from actors.weights.manifest import TensorSpan
 from actors.weights.parts import DTYPES
 from actors.weights.transport import ReceiveOrder
 from actors.weights.transports import find_receiver
 from coa.errors import InfrastructureError, SyncError
 from coa.json_object import Json
-from coa.learning.weights import TensorSpan
 
 TYPES = {name: dtype for dtype, name in DTYPES.items()}
 

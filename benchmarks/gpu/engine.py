@@ -24,8 +24,8 @@ async def _measure(size: Size, model: Path) -> dict[str, float]:
     from actors.learner.policy import PackedPolicy, to_tensors
     from actors.rollout.adapter import PolicyAdapter
     from actors.rollout.config import EngineConfig
+    from actors.weights.manifest import serialise
     from coa.learning.packing import micro_batch
-    from coa.learning.weights import serialise
 
     cuda = size.device.type == "cuda"
     config = EngineConfig(dtype="bfloat16", max_concurrent=AT_ONCE, gpu_memory_utilization=0.5, sleep_mode=cuda)

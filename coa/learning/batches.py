@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from pyarrow import feather
 
 from coa.errors import DamagedFile
-from coa.learning.weights import digest
 from coa.storage.files import replacing
 from coa.storage.jsonl import append_line, read_lines
 from coa.types import Sample
@@ -47,7 +47,7 @@ class BatchStore:
             path = self.path(step)
             with replacing(path) as part:
                 feather.write_feather(to_table(shares), part, compression="zstd")
-                found = digest(part.read_bytes()).hex()
+                found = xxhash.xxh3_128_hexdigest(part.read_bytes())
             append_line(self._folder / "digests.jsonl", {"step": step, "digest": found})
 
     def read(self, step: int) -> list[list[Sample]]:
@@ -56,7 +56,7 @@ class BatchStore:
         if not path.exists():
             raise DamagedFile(f"{path} is missing")
         data = path.read_bytes()
-        found, recorded = digest(data).hex(), self._digests().get(step)
+        found, recorded = xxhash.xxh3_128_hexdigest(data), self._digests().get(step)
         if found != recorded:
             raise DamagedFile(f"{path} was changed since it was recorded: its digest is {found}, not {recorded}")
         return from_table(feather.read_table(pa.BufferReader(data)))

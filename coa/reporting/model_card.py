@@ -102,7 +102,7 @@ def _settings(config: JsonView) -> list[str]:
 def _evaluation(evaluation: JsonView) -> list[str]:
     parts = [
         (stage, family, part)
-        for stage in ("sft", "rl", "gain")
+        for stage in ("base", "sft", "rl", "gain")
         if (found := evaluation.get(stage))
         for family, part in {"all": found, **found.get("families", {})}.items()
     ]

@@ -225,9 +225,10 @@ def intervals(report: JsonView) -> Json | None:
     """The estimates of both models, and the number of tasks behind them."""
     rows, counts = [], set()
     for kind, key in (("greedy", "greedy"), ("sampled", "pass_at_1")):
-        for model, colour in (("sft", SFT), ("rl", RL)):
+        for model, colour in (("base", SFT), ("sft", SFT), ("rl", RL)):
             if estimate := look_up(report, f"evaluation.{model}.{key}"):
-                rows.append(Bar(f"{model.upper()}, {kind}", colour, estimate["mean"], *estimate["ci95"]))
+                name = "Before" if model == "base" else model.upper()
+                rows.append(Bar(f"{name}, {kind}", colour, estimate["mean"], *estimate["ci95"]))
                 counts.add(estimate["n"])
     if not rows:
         return None

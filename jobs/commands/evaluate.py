@@ -18,11 +18,11 @@ from coa.reporting.benchmarks import show
 from coa.tasks.published.table import BENCHMARKS
 from coa.tasks.remarks import remarks_on
 from jobs.commands.command import TASKS_HELP, Demands, Job, local_path, model_arguments, positive
+from jobs.evaluation.compared import verdicts_in
 from jobs.recipe.checks import check_attempts
 from jobs.recipe.findings import Findings
 from jobs.recipe.schema import Recipe
 from jobs.run.agent_file import as_trained, caution_about_agent
-from jobs.run.compared import verdicts_in
 from jobs.run.console import Console, Terminal
 from jobs.run.run_dir import RunDir
 from jobs.run.session import in_session
@@ -84,8 +84,8 @@ def check(
     against: Path | None = None,
     overrides: Sequence[str] = (),
 ) -> Findings:
+    from jobs.evaluation.scaling import check_best_of
     from jobs.stages.evaluate import evaluation_plan
-    from jobs.stages.scaling import check_best_of
 
     config = settings_of(config, model, out, best_of, overrides)
     plan = evaluation_plan(config, tasks, rows, best_of=best_of is not None)

@@ -23,7 +23,7 @@ def check(config: Recipe) -> Findings:
 
 def run(config: Recipe, console: Console) -> None:
     from jobs.stages.engines import engine_pool
-    from jobs.stages.rl import rl, tell_bottleneck
+    from jobs.stages.rl import early_learners, rl, tell_bottleneck
     from jobs.stages.services import tool_client
     from jobs.stages.sft import sft
 
@@ -31,8 +31,12 @@ def run(config: Recipe, console: Console) -> None:
         run.prepare()
         if config.sft.skipped:
             await sft(run)
-        async with tool_client(run) as tools, engine_pool(run, run.sft_model, tools) as pool:
-            await rl(run, pool, tools)
+        async with (
+            tool_client(run) as tools,
+            early_learners(run) as learning,
+            engine_pool(run, run.sft_model, tools) as pool,
+        ):
+            await rl(run, pool, tools, learning)
         tell_bottleneck(run)
 
     in_session(config, console, body, demands=demands(config).values())

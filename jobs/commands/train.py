@@ -33,6 +33,6 @@ COMMAND = Job(
     check=check_run,
     run=run,
     arguments=retry_failed,
-    stages=("distill", "sft", "evaluation-sft", "rl", "evaluation-rl"),
+    stages=("distill", "evaluation-base", "sft", "evaluation-sft", "rl", "evaluation-rl"),
     demands=demands,
 )

@@ -22,7 +22,6 @@ from coa.distill.rewrite import RewriteConfig
 from coa.distill.stages import FilterConfig
 from coa.errors import UserError
 from coa.grading.rewards import RewardConfig
-from coa.grading.toolset import ToolsConfig
 from coa.learning.algorithms import DEFAULT, ON_POLICY, make
 from coa.learning.algorithms.base import Algorithm
 from coa.learning.algorithms.on_policy import OnPolicyConfig
@@ -36,6 +35,7 @@ from coa.tasks.file_tasks import TasksConfig
 from coa.tasks.selection import SelectionConfig
 from coa.tasks.worlds import Settings, settings_of
 from coa.teams.teams import TeamConfig
+from coa.tools.toolset import ToolsConfig
 
 SEEDS = 2**63
 """Number of the seeds that NumPy, PyTorch and the servers of models take alike."""
@@ -210,6 +210,9 @@ class EvaluationConfig:
     top_p: PositiveShare | None = None
     """Nucleus sampling (top-p) of evaluation attempts. None takes the value in the benchmark's protocol, and 1 for
     other tasks."""
+    base: bool = False
+    """Whether a pretrained model is evaluated before it is fine-tuned, too; with instructions in its prompts, since it
+    has not learnt the form of the agent yet."""
     patience_s: float = 300.0
     """Maximum total pause, in seconds, between retries of a task while a tool, a judge or an engine is down; after
     that, the evaluation fails."""
@@ -251,5 +254,10 @@ class Recipe:
     def distils(self) -> bool:
         """Whether teachers' runs become the demonstrations."""
         return not self.sft.data and not self.sft.skipped
+
+    @property
+    def evaluates_base(self) -> bool:
+        """Whether the pretrained model is evaluated before it is fine-tuned."""
+        return self.evaluation.base and self.model.path is not None and not self.sft.skipped
 
     CHOSEN: ClassVar = {"world": ("tasks.world", settings_of)}

@@ -6,7 +6,7 @@ from coa.agent.profiles import PROFILES
 from coa.json_object import Json, JsonView
 from coa.reporting.page import Example
 from coa.types import Task
-from jobs.run.compared import MODES
+from jobs.evaluation.compared import MODES
 from jobs.run.run_dir import RunDir
 
 

@@ -36,7 +36,6 @@ from jobs.recipe.needs import models_asked
 from jobs.run.distill_store import DistillStore
 from jobs.run.run_dir import RunDir
 from jobs.stages.start import add_tokens, own_columns, require_tokenizer
-from jobs.stages.team_run_buffer import TeamRunBuffer, require_right, require_some
 from jobs.teachers.review import Review
 from jobs.teachers.teaching import (
     Judge,
@@ -45,6 +44,7 @@ from jobs.teachers.teaching import (
     teaching,
     watched,
 )
+from jobs.teachers.team_run_buffer import TeamRunBuffer, require_right, require_some
 
 STAGE = "distill"
 BUDGET = "budget"

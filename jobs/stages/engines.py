@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from actors.rollout.engine import RolloutEngine
@@ -10,6 +11,7 @@ from actors.tools.remote import ToolClient
 from cluster.engine_actor import launcher
 from cluster.notices import heed
 from cluster.pool import EnginePool
+from coa.agent.episode import AgentConfig
 from jobs.recipe.schema import Recipe
 from jobs.run.run_dir import RunDir
 
@@ -23,8 +25,11 @@ def places_of(config: Recipe) -> int:
 
 
 @asynccontextmanager
-async def engine_pool(run: RunDir, model: Path, tools: ToolClient) -> AsyncIterator[EnginePool]:
-    config = run.config
+async def engine_pool(
+    run: RunDir, model: Path, tools: ToolClient, agent: AgentConfig | None = None
+) -> AsyncIterator[EnginePool]:
+    """agent: in place of the recipe's."""
+    config = run.config if agent is None else replace(run.config, agent=agent)
     launch = launcher(
         RolloutEngine,
         config.placement,

@@ -7,14 +7,16 @@ answer counts as wrong. A tool or a judge that is down for longer than `evaluati
 
 import asyncio
 import functools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from actors.tools.remote import ToolClient
 from cluster.pool import EnginePool
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig, Grammar
+from coa.agent.profiles import profile as find_profile
 from coa.agent.records import EpisodeRecord
 from coa.errors import UserError
 from coa.grading.maths import MATHS, published_verdicts
@@ -30,17 +32,20 @@ from coa.tasks.published.benchmark import Decoding
 from coa.tasks.published.table import of_family
 from coa.tasks.samples import result_name
 from coa.types import Task
+from jobs.evaluation.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
+from jobs.evaluation.compared import EPISODES, MODES, differences, verdicts_in, verdicts_of
+from jobs.evaluation.journal import Episodes, Journal, evaluation_of
+from jobs.evaluation.scaling import compare_ways, show_ways
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
-from jobs.run.compared import EPISODES, MODES, differences, verdicts_in, verdicts_of
 from jobs.run.console import Console
-from jobs.run.journal import Episodes, Journal, evaluation_of
 from jobs.run.run_dir import RunDir
-from jobs.stages.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
 from jobs.stages.engines import engine_pool
-from jobs.stages.scaling import compare_ways, show_ways
 from jobs.stages.services import made_up, tool_client, tool_counts
+from jobs.stages.start import prepare_start
 
+BASE = "base"
+"""Name of the evaluation of a pretrained model before it is fine-tuned."""
 MANY_MALFORMED = 0.5
 """Above this share of malformed episodes, the user is told which setting helps."""
 
@@ -218,6 +223,28 @@ def show_gain(estimate: Any) -> str:
     return f"{estimate['mean']:+.3f}  [{low:+.3f}, {high:+.3f}]"
 
 
+async def evaluate_base(run: RunDir, tools: ToolClient) -> None:
+    """Evaluates the pretrained model before it is fine-tuned, if the recipe asks for it."""
+    if not run.config.evaluates_base or run.result(f"evaluation-{BASE}"):
+        return
+    await asyncio.to_thread(prepare_start, run)
+    agent = instructed(run.config.agent, Codec.load(run.start_model), run.evaluation_tasks())
+    async with engine_pool(run, run.start_model, tools, agent) as pool:
+        await evaluate_stage(run, pool, BASE, run.start_model)
+
+
+def instructed(agent: AgentConfig, codec: Codec, tasks: Iterable[Task]) -> AgentConfig:
+    """The agent with instructions in its prompts, and as many more tokens as these take."""
+    if agent.instructed:
+        return agent
+    longest = max(
+        len(codec.prompt(profile, "", instructed=True)) - len(codec.prompt(profile, "", instructed=False))
+        for profile in map(find_profile, {task.profile for task in tasks})
+    )
+    limits = replace(agent.limits, max_tokens=agent.limits.max_tokens + longest)
+    return replace(agent, instructed=True, limits=limits)
+
+
 async def evaluate_stage(run: RunDir, pool: EnginePool, name: str, model: Path) -> Json:
     """Evaluates the model of a stage; a finished evaluation's result is returned at once."""
     if done := run.result(f"evaluation-{name}"):
@@ -236,7 +263,7 @@ async def evaluate_stage(run: RunDir, pool: EnginePool, name: str, model: Path) 
         found = measure(tasks, greedy, sampled, run.world)
         found |= await run.world.probes(tasks, Codec.load(model), run.config.agent, pool.logprobs)
         write_evaluation(run.trajectories / f"evaluation-{name}.parquet", tasks, greedy, sampled)
-        if advice := advice_on_form(found["format_errors"], tasks, run.config.agent):
+        if name != BASE and (advice := advice_on_form(found["format_errors"], tasks, run.config.agent)):
             run.console.say(f"{name}: {advice}")
         stage.update(stage.done, **{mode: found[key]["mean"] for mode, key in MODES.items() if key in found})
     attempts = [(task.family, episode) for task in tasks for episode in (greedy | sampled)[task.id]]

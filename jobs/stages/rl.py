@@ -3,6 +3,8 @@
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import numpy as np
@@ -35,24 +37,42 @@ LONG_PROBE_TOKENS = 4096
 distant positions."""
 
 
-async def rl(run: RunDir, pool: EnginePool, tools: ToolClient) -> Json:
+@asynccontextmanager
+async def early_learners(run: RunDir) -> AsyncIterator[LearnerGroup | None]:
+    """The stage's learners, which start while other work goes on before it. None if the stage is finished, or if
+    engines and learners share GPUs: then `rl` starts them."""
+    if run.result(STAGE) or run.config.engine.sleep_mode:
+        yield None
+        return
+    check_tasks(run)
+    async with learners_with_probes(run) as learning:
+        yield learning
+
+
+def check_tasks(run: RunDir) -> None:
+    """Raises UserError if the tasks of a finite list have changed since the stage began."""
+    from jobs.stages.start import check_unchanged
+
+    if listed := run.world.listed_tasks():
+        check_unchanged(run, STAGE, f"tasks of {run.world.name}", len(listed), tasks_sha256(listed))
+
+
+async def rl(run: RunDir, pool: EnginePool, tools: ToolClient, early: LearnerGroup | None = None) -> Json:
     """Runs the stage and returns its result, at once if it is finished already. Leaves the engines at the last weight
-    version."""
+    version. early: its learners, if they start already (`early_learners`)."""
     config = run.config.rl
     if done := run.result(STAGE):
         await pool.load(config.steps, run.model)
         return done
-    from jobs.stages.start import check_unchanged, finish_model
+    from jobs.stages.start import finish_model
 
-    if listed := run.world.listed_tasks():
-        check_unchanged(run, STAGE, f"tasks of {run.world.name}", len(listed), tasks_sha256(listed))
+    check_tasks(run)
     before = await tool_counts(tools)
     if run.config.engine.sleep_mode:
         await pool.sleep()
     with run.console.stage("rl", config.steps) as stage:
         stage.phase(f"starting {config.learner.ranks} learners, loading the model")
-        tokens = min(PROBE_TOKENS, run.config.agent.limits.max_tokens - 1)
-        learning = learners_of(run, LearnerGroup, probe=probe_sequences(run), probe_tokens=tokens)
+        learning = early or learners_with_probes(run)
         async with scoring(run) as scorer, teacher_fallback(run, tools) as fallback, learning:
             elastic = elastic_engines(pool, run.config, run.console.say)
             loop = Reinforcement(run, pool, learning, stage, scorer, fallback, elastic)
@@ -87,6 +107,11 @@ def find_bottleneck(run: RunDir) -> Json:
 def tell_bottleneck(run: RunDir) -> None:
     found = find_bottleneck(run)
     run.console.say(" ".join(filter(None, (found["sentence"], found["advice"]))))
+
+
+def learners_with_probes(run: RunDir) -> LearnerGroup:
+    tokens = min(PROBE_TOKENS, run.config.agent.limits.max_tokens - 1)
+    return learners_of(run, LearnerGroup, probe=probe_sequences(run), probe_tokens=tokens)
 
 
 def learners_of(

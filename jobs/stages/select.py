@@ -24,12 +24,12 @@ from coa.storage.jsonl import to_json, write_lines
 from coa.tasks.loading import load
 from coa.tasks.selection import Attempts, Learnt, Mode, Selection, SelectionConfig, as_attempted, is_learnt, select
 from coa.types import Status, Task
+from jobs.evaluation.attempts import attempt_all, write_evaluation
+from jobs.evaluation.journal import Episodes, Journal, evaluation_of
 from jobs.recipe.schema import Recipe
 from jobs.run.agent_file import as_trained
 from jobs.run.console import Console
-from jobs.run.journal import Episodes, Journal, evaluation_of
 from jobs.run.run_dir import RunDir
-from jobs.stages.attempts import attempt_all, write_evaluation
 
 TASKS, DROPPED, RESULT = "tasks.jsonl", "dropped.jsonl", "selection.json"
 MANY_UNANSWERED = 0.5

@@ -22,17 +22,17 @@ from coa.reporting.statistics import token_reduction
 from coa.storage.files import write_atomically
 from coa.tasks.samples import result_name
 from coa.tasks.worlds import tasks_sha256
+from jobs.evaluation.attempts import decoding
+from jobs.evaluation.compared import MODES, gains
 from jobs.recipe.schema import EvaluationConfig, Recipe
 from jobs.run.agent_file import AGENT_FILE
-from jobs.run.compared import MODES, gains
 from jobs.run.examples import examples
 from jobs.run.run_dir import RunDir
 from jobs.stages import evaluate as evaluation
-from jobs.stages.attempts import decoding
 from jobs.stages.distill import distill, require_most
 from jobs.stages.engines import engine_pool
-from jobs.stages.evaluate import evaluate_stage
-from jobs.stages.rl import rl, tell_bottleneck
+from jobs.stages.evaluate import BASE, evaluate_base, evaluate_stage
+from jobs.stages.rl import early_learners, rl, tell_bottleneck
 from jobs.stages.services import tool_client, tool_counts
 from jobs.stages.sft import sft
 from jobs.teachers.team_cost import no_cost, team_cost
@@ -49,11 +49,13 @@ async def train(run: RunDir) -> None:
         tools = await stack.enter_async_context(tool_client(run))
         if run.config.distils:
             require_most(run, await distill(run, tools))
+        await evaluate_base(run, tools)
         await sft(run)
         if run.result("evaluation-rl") is None:
-            pool = await stack.enter_async_context(engine_pool(run, run.sft_model, tools))
-            await evaluate_stage(run, pool, "sft", run.sft_model)
-            await rl(run, pool, tools)
+            async with early_learners(run) as learning:
+                pool = await stack.enter_async_context(engine_pool(run, run.sft_model, tools))
+                await evaluate_stage(run, pool, "sft", run.sft_model)
+                await rl(run, pool, tools, learning)
             await evaluate_stage(run, pool, "rl", run.model)
         with run.console.waiting("team cost", "measuring what the team spends on the held-out tasks"):
             await team_cost(run, tools)
@@ -71,7 +73,8 @@ def is_finished(run: RunDir) -> bool:
 
 def conclude(run: RunDir) -> None:
     """Writes the report and the model card of a run whose stages are finished, and shows the results."""
-    names = ("sft", "rl", "evaluation-sft", "evaluation-rl", "team-cost", "tools", "seconds", "bottleneck")
+    sides = (*((BASE,) if run.config.evaluates_base else ()), "sft", "rl")
+    names = ("sft", "rl", *(f"evaluation-{side}" for side in sides), "team-cost", "tools", "seconds", "bottleneck")
     results: Json = {name: run.result(name) for name in names}
     results["distill"] = run.result("distill") or NOTHING_DISTILLED
     report = make_report(run, results)
@@ -115,8 +118,9 @@ def make_report(run: RunDir, results: Json) -> Json:
         **{name: {key: results[name][key] for key in ("steps", "seconds", "samples")} for name in ("sft", "rl")},
     }
     evaluations = {
-        name: {key: value for key, value in results[f"evaluation-{name}"].items() if key != "cost"}
-        for name in ("sft", "rl")
+        name: {key: value for key, value in found.items() if key != "cost"}
+        for name in (BASE, "sft", "rl")
+        if (found := results.get(f"evaluation-{name}"))
     }
     return {
         "version": coa.__version__,
@@ -159,21 +163,23 @@ def attempts_in_words(config: EvaluationConfig) -> str:
 
 
 def show(run: RunDir, report: Json) -> None:
-    console, evaluations = run.console, [report["evaluation"][side] for side in ("sft", "rl", "gain")]
-    parts = {"all": evaluations}
-    parts |= {name: [side["families"].get(name, {}) for side in evaluations] for name in evaluations[0]["families"]}
-    modes = {mode: key for mode, key in MODES.items() if key in evaluations[0]}
+    console, heads = run.console, {BASE: "before", "sft": "SFT", "rl": "RL", "gain": "gain"}
+    sides = {side: found for side in heads if (found := report["evaluation"].get(side))}
+    families = sides["sft"]["families"]
+    parts = {"all": sides}
+    parts |= {name: {side: found["families"].get(name, {}) for side, found in sides.items()} for name in families}
+    modes = {mode: key for mode, key in MODES.items() if key in sides["sft"]}
+    measured = [side for side in sides if side != "gain"]
     console.table(
-        f"pass@1 on {evaluations[0]['n']} held-out tasks, with 95 % intervals",
-        ["", "", "SFT", "RL"],
+        f"pass@1 on {sides['sft']['n']} held-out tasks, with 95 % intervals",
+        ["", "", *(heads[side] for side in measured)],
         [
             [
-                result_name(name, before) if n == 0 else "",
+                result_name(name, part["sft"]) if n == 0 else "",
                 mode,
-                evaluation.show(before.get(key)),
-                evaluation.show(after.get(key)),
+                *(evaluation.show(part[side].get(key)) for side in measured),
             ]
-            for name, (before, after, _) in parts.items()
+            for name, part in parts.items()
             for n, (mode, key) in enumerate(modes.items())
         ],
     )
@@ -181,8 +187,8 @@ def show(run: RunDir, report: Json) -> None:
         "gain by RL, task by task, with 95 % intervals",
         ["", *modes],
         [
-            [name, *(evaluation.show_gain(gain.get(key)) for key in modes.values())]
-            for name, (_, _, gain) in parts.items()
+            [name, *(evaluation.show_gain(part["gain"].get(key)) for key in modes.values())]
+            for name, part in parts.items()
         ],
     )
     cost = report["cost"]

@@ -32,8 +32,8 @@ from coa.usage import Usage
 from jobs.recipe.needs import models_of_fallback
 from jobs.run.run_dir import RunDir
 from jobs.stages.distill import contamination_of
-from jobs.stages.flaws import Flaws
 from jobs.stages.reinforcement.rl_stats import STAGE
+from jobs.teachers.flaws import Flaws
 from jobs.teachers.review import Review
 from jobs.teachers.teaching import FailedInARow, Teaching, drop_ledgers, language_models, teaching
 

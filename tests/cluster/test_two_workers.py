@@ -14,10 +14,10 @@ from actors.rollout.engine import RolloutEngine
 from actors.tools.executor import ExecutorConfig
 from actors.tools.remote import ExecutorActor
 from actors.weights.checks.path_check import probe_tokens
+from actors.weights.manifest import serialise
 from cluster.engine_actor import launcher
 from cluster.resources import PlacementConfig
 from coa.grading.rewards import RewardConfig
-from coa.learning.weights import serialise
 from tests.support.engines import publication
 from tests.support.tiny import AGENT, make_model
 

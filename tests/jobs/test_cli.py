@@ -202,7 +202,7 @@ def test_every_command_is_described_and_those_with_a_recipe_say_what_they_ask_fo
     assert (
         [name for name, job in jobs.items() if job.of_model] == ["evaluate", "select", "ask", "serve"] == list(jobs)[4:]
     )
-    assert jobs["train"].stages == ("distill", "sft", "evaluation-sft", "rl", "evaluation-rl")
+    assert jobs["train"].stages == ("distill", "evaluation-base", "sft", "evaluation-sft", "rl", "evaluation-rl")
 
 
 def test_failed_runs_are_tried_again_where_that_is_asked_for(job: SimpleNamespace) -> None:

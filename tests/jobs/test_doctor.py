@@ -21,16 +21,17 @@ from cluster.remote import reach
 from cluster.resources import PlacementConfig
 from coa import builds
 from coa.config import load
-from coa.grading.toolset import ToolsConfig
 from coa.llm.client import EndpointConfig
 from coa.planning.clusters import device_called
 from coa.serving.config import ServingConfig
 from coa.tools.mcp.config import McpConfig
 from coa.tools.sandbox.containment import Containment
 from coa.tools.sandbox.sandbox import Kind, SandboxConfig
+from coa.tools.toolset import ToolsConfig
 from coa.tools.web.search import SearchConfig
 from jobs.cli import main
 from jobs.commands.doctor import command as doctor
+from jobs.commands.doctor import parts
 from jobs.commands.doctor.model import model as model_findings
 from jobs.commands.doctor.parts import PARTS, Finding, Part, State, variables_of
 from jobs.recipe.schema import Recipe, TeacherModelConfig
@@ -191,6 +192,29 @@ def test_the_builds_are_read_from_what_is_installed() -> None:
 
     assert builds.torch_cuda() == (torch.version.cuda or "")
     assert builds.torch_is_for_cpus() is (torch.version.cuda is None)
+
+
+@pytest.mark.parametrize(
+    ("learner", "engine", "said", "advice"),
+    [
+        (0.01, 0.17, "100.0 times as long as float32 in learners, 5.9 times in engines", ""),
+        (0.6, 1.75, "1.7 times as long as float32 in learners, 0.6 times in engines", "engine.dtype=bfloat16"),
+        (2.0, 2.0, "0.5 times as long as", "model.dtype=bfloat16 engine.dtype=bfloat16"),
+    ],
+)
+def test_number_types_are_recommended_by_what_this_machine_computes(
+    learner: float, engine: float, said: str, advice: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (cpu := tmp_path / "cpuinfo").write_text("flags\t\t: fpu avx512_bf16 sse\n")
+    monkeypatch.setattr(parts, "CPU", cpu)
+    told = SimpleNamespace(stdout=json.dumps({"512": learner, "4": engine}))
+    monkeypatch.setattr(builds, "torch_is_for_cpus", lambda: True)
+    monkeypatch.setattr(subprocess, "run", lambda *words, **options: told)
+    [found] = findings("numbers")
+    assert said in found.what
+    assert found.type == advice
+    cpu.write_text("flags\t\t: fpu sse\n")
+    assert [one.what for one in findings("numbers")] == ["float32: this CPU has no arithmetic in bfloat16"]
 
 
 def test_the_weights_of_a_large_model_count_as_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from actors.weights.manifest import Manifest
 from actors.weights.on_disk import FilePlace, FileReceiver
 from actors.weights.transport import WeightTransport
 from actors.weights.transports import TRANSPORTS
-from coa.learning.weights import Manifest
 
 NAME = "damaged_for_{}"
 """Filled in with the worker's number."""

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import torch
 
 from actors.learner.lora import Source
+from actors.weights.manifest import Layout, Manifest, digest, seal
 from actors.weights.parts import ModelParts
 from actors.weights.segment import reading, write_pieces
 from actors.weights.store import Address
 from actors.weights.transport import Published
 from actors.weights.transports import find_receiver, find_sender
-from coa.learning.weights import Layout, Manifest, digest, seal
 from tests.support.patience import PATIENCE_S
 from tests.support.weights import FolderWeightStore
 

@@ -46,9 +46,9 @@ def sandboxed(ancestor: int | None = None) -> dict[int, str]:
     """The processes of sandboxes that this process (or `ancestor`) has started, those inside included; without the
     nurseries, which stay for later programs."""
     parents, names = {}, {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
+    for process in Path("/proc").glob("[0-9]*"):  # a longer pattern raises for a process that ends meanwhile
         try:
-            head, _, tail = entry.read_text().rpartition(") ")
+            head, _, tail = (process / "stat").read_text().rpartition(") ")
         except OSError:
             continue
         number, _, name = head.partition(" (")
@@ -65,8 +65,8 @@ def sandboxed(ancestor: int | None = None) -> dict[int, str]:
 def commands_with(mark: bytes) -> list[int]:
     """The processes of this machine whose command line holds a mark, whosever children they are."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if mark in entry.read_bytes():
-                found.append(int(entry.parent.name))
+            if mark in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
     return found

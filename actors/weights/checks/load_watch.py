@@ -20,7 +20,7 @@ from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
 
-from coa.learning.weights import Layout
+from actors.weights.manifest import Layout
 
 LoadParameter: TypeAlias = Callable[..., object]
 """A `weight_loader` of vLLM: puts a tensor, or a part of it, into a parameter."""

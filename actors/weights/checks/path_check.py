@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actors.weights.loader import WeightLoader
+from actors.weights.manifest import Layout
 from actors.weights.on_disk import published_file
 from coa.errors import StaleWeights
-from coa.learning.weights import Layout
 from coa.types import Floats, Tokens
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 coa doctor --recipe web_32b run_dir=/data/runs/web placement.engines=4
 coa doctor model=/data/models/Qwen2.5-7B
 
-Nothing is started but an empty program in the sandbox. A model is loaded, and compared with itself. The exit status is
-1 if something needed is missing.
+Nothing is started but an empty program in the sandbox and a second of arithmetic. A model is loaded, and compared with
+itself. The exit status is 1 if something needed is missing.
 """
 
 from argparse import ArgumentParser

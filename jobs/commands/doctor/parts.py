@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import math
 import os
 import shutil
@@ -29,6 +30,11 @@ DRIVER_S = 30.0
 """Timeout for nvidia-smi, in seconds: it may have to start each GPU first."""
 IMPORT_S = 60.0
 """Timeout for a process that imports PyTorch, in seconds."""
+CPU = Path("/proc/cpuinfo")
+BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+"""Names that the kernel has for arithmetic in bfloat16, the last one on ARM."""
+WORTH_IT = 1.2
+"""How much faster bfloat16 has to be: its log-probs differ more between engine and learner."""
 
 
 class State(StrEnum):
@@ -140,6 +146,30 @@ def _libraries(driver: str, state: State) -> Iterator[Finding]:
         )
         return
     yield Finding(state, "PyTorch does not see the GPUs", f"{sys.executable} -c '{code}'")
+
+
+def numbers(recipe: Recipe | None) -> Iterator[Finding]:
+    """Whether this CPU is faster in bfloat16, in learners and in engines with few requests."""
+    if not builds.torch_is_for_cpus():
+        yield Finding(State.OK, "bfloat16 on GPUs")
+        return
+    if not BFLOAT16.intersection(CPU.read_text().split()):
+        yield Finding(State.OK, "float32: this CPU has no arithmetic in bfloat16")
+        return
+    words = (sys.executable, "-m", "coa.planning.number_types")
+    try:
+        told = subprocess.run(words, capture_output=True, text=True, timeout=IMPORT_S, check=True).stdout
+    except (subprocess.SubprocessError, OSError):
+        yield Finding(State.WARN, "PyTorch could not multiply matrices", " ".join(words))
+        return
+    learner, engine = json.loads(told).values()
+    better = [key for key, times in (("model.dtype", learner), ("engine.dtype", engine)) if times >= WORTH_IT]
+    yield Finding(
+        State.OK,
+        f"bfloat16 takes {1 / learner:.1f} times as long as float32 in learners, {1 / engine:.1f} times in engines "
+        "with few requests",
+        " ".join(f"{key}=bfloat16" for key in better),
+    )
 
 
 def shared_memory(recipe: Recipe | None) -> Iterator[Finding]:
@@ -290,6 +320,7 @@ def variables_of(settings: Any, where: str = "") -> Iterator[tuple[str, str]]:
 PARTS = (
     Part("sandbox", sandbox),
     Part("GPU", gpu),
+    Part("numbers", numbers),
     Part("shared memory", shared_memory),
     Part("disk", disk),
     Part("Ray", ray),

@@ -1,6 +1,7 @@
 """Orders to the ranks: one row for all, void once the learners start again."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -23,6 +24,7 @@ from coa.learning.orders import (
     VoidEpoch,
     orders_of,
 )
+from coa.time_accounts import LearnerState
 from tests.support.patience import PATIENCE_S
 from tests.support.reports import a_report
 
@@ -163,8 +165,32 @@ def test_ranks_that_share_rows_get_the_same_share() -> None:
     assert [order.shares for order in found if isinstance(order, Train)] == [first, first, second, second]
 
 
-def make_buffer(**settings: int) -> TrajectoryBuffer:
-    return TrajectoryBuffer(ranks=2, steps=settings.get("steps", 10), publish=True, checkpoint_every=100)
+def make_buffer(clock: Callable[[], float] = lambda: 0.0, **settings: int) -> TrajectoryBuffer:
+    return TrajectoryBuffer(ranks=2, steps=settings.get("steps", 10), publish=True, checkpoint_every=100, clock=clock)
+
+
+def started(epoch: int, samples_s: float = 0.0) -> Started:
+    spent: dict[str, float] = {LearnerState.SAMPLES: samples_s}
+    return Started(
+        version=0, cursor=0, weights=None, probes=(), parity="", shares_prefixes=True, epoch=epoch, spent=spent
+    )
+
+
+def stepped(loss: float = 0.2, waited: float = 0.0) -> Stepped:
+    report = replace(a_report(), loss=loss)
+    return Stepped(version=1, report=report, weights=None, probes=(), began=0.0, ended=1.0, waited=waited)
+
+
+async def test_learners_that_start_before_the_driver_looks_have_not_waited_for_it() -> None:
+    now = 100.0
+    row = make_buffer(lambda: now)
+    epoch = await row.begin(0)
+    await row.emit(started(epoch), epoch)
+    now = 130.0
+    assert await row.next_event() == started(epoch, samples_s=30.0)
+    for _ in range(2):
+        await row.emit(stepped(waited=32.0), epoch)
+    assert [(await row.next_event()) for _ in range(2)] == [stepped(waited=2.0), stepped(waited=32.0)]
 
 
 async def test_a_second_batch_waits_until_a_rank_has_asked_for_the_first() -> None:
@@ -226,13 +252,6 @@ async def test_a_buffer_in_the_place_of_another_refuses_what_was_for_that() -> N
 async def test_a_late_message_of_a_rank_whose_group_has_started_again_is_refused() -> None:
     """A host that was cut off is reached again before its rank is ended: its step is rolled back, and its weights are
     not those of the version that it names."""
-
-    def started(epoch: int) -> Started:
-        return Started(version=0, cursor=0, weights=None, probes=(), parity="", shares_prefixes=True, epoch=epoch)
-
-    def stepped(loss: float) -> Stepped:
-        report = replace(a_report(), loss=loss)
-        return Stepped(version=1, report=report, weights=None, probes=(), began=0.0, ended=1.0, waited=0.0)
 
     row = make_buffer()
     old = await row.begin(0)

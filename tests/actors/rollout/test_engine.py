@@ -27,6 +27,7 @@ from actors.messages import (
 from actors.outbox import pace_of
 from actors.rollout.config import EngineConfig, SamplingConfig
 from actors.rollout.engine import RolloutEngine
+from actors.weights.manifest import serialise
 from coa.agent.episode import Grammar
 from coa.agent.journal import Journal
 from coa.errors import SyncError
@@ -34,7 +35,6 @@ from coa.grading.rewards import RewardConfig
 from coa.learning.algorithms.grpo import Grpo
 from coa.learning.packing import micro_batch
 from coa.learning.samples import to_samples
-from coa.learning.weights import serialise
 from coa.tools.base import ToolCall
 from coa.types import Floats, Sample, Trajectory
 from tests.support.driver import Driver

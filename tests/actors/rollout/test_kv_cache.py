@@ -64,7 +64,7 @@ class Turns:
 async def with_an_update_between(model: str, other: Path, mode: KvOnUpdate) -> Turns:
     from safetensors.torch import load_file
 
-    from coa.learning.weights import serialise
+    from actors.weights.manifest import serialise
 
     config = EngineConfig(max_concurrent=8, kv_cache_gib=0.1, block_size=BLOCK, kv_on_update=mode)
     adapter = await asyncio.to_thread(PolicyAdapter, model, config, max_tokens=256, tag_tokens=frozenset())

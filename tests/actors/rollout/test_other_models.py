@@ -15,7 +15,7 @@ from actors.learner.model.load import load_model
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.config import EngineConfig
 from actors.weights.checks.path_check import probe_tokens
-from coa.learning.weights import serialise
+from actors.weights.manifest import serialise
 from tests.support.tiny import make_model
 
 pytestmark = pytest.mark.slow

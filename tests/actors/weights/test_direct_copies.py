@@ -10,7 +10,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.model_executor.model_loader.reload.layerwise import record_metadata_for_reloading
 
 from actors.weights.checks.load_watch import LoadWatch
-from coa.learning.weights import Layout, TensorSpan
+from actors.weights.manifest import Layout, TensorSpan
 
 
 class Experts(nn.Module):

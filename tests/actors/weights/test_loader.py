@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from actors.weights.checks.path_check import check_path, difference, kinds, probe_tokens
 from actors.weights.loader import WeightLoader
+from actors.weights.manifest import Manifest, serialise
 from actors.weights.on_disk import published_file
 from actors.weights.segment import SHARED_MEMORY
 from actors.weights.transport import Published
@@ -27,7 +28,6 @@ from coa.errors import (
     WeightsLost,
     WrongVersion,
 )
-from coa.learning.weights import Manifest, serialise
 from tests.support.offers import OnlyRank, parts_of, sender_of, store_in
 from tests.support.patience import PATIENCE_S
 from tests.support.tiny import make_model

@@ -9,9 +9,9 @@ import pytest
 
 from actors.weights import loader
 from actors.weights.loader import ACKNOWLEDGE_S, ANSWER_S, RECEIVE_S, WeightLoader
+from actors.weights.manifest import lay_out, seal
 from actors.weights.transport import Published, slowest_s
 from coa.errors import EngineDied, SyncError
-from coa.learning.weights import lay_out, seal
 from tests.support.virtual_time import in_virtual_time
 
 LAYOUT = lay_out([("a", "U8", (3,))], 64)

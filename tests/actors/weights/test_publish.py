@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from actors.learner.lora import Source
+from actors.weights.manifest import read_layout
 from actors.weights.on_disk import mapped
 from actors.weights.parts import ModelParts, merge, rounded
-from coa.learning.weights import read_layout
 from tests.support.tiny import make_model
 from tests.support.weights import run_ranks
 

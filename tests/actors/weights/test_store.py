@@ -14,11 +14,11 @@ from actors.weights import holder as holder_module
 from actors.weights import store
 from actors.weights.holder import SPARE, WeightHolder, chunks, reuse_spare, segment_path
 from actors.weights.host import elsewhere
+from actors.weights.manifest import seal
 from actors.weights.segment import PREFIX, SegmentFolder, reading, write_pieces
 from actors.weights.store import KEPT, LEASE_S, Address, Kept, Retention, WeightDirectory
 from cluster import weights
 from coa.errors import DamagedWeights, SyncError, WeightsLost
-from coa.learning.weights import seal
 from tests.actors.weights.test_transports import LAYOUT, model
 from tests.support.patience import PATIENCE_S, until
 from tests.support.weights import LocalActor, Lost, Mortal

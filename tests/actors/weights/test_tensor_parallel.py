@@ -17,6 +17,7 @@ from actors.learner.lora import Source
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.config import EngineConfig, SamplingConfig
 from actors.weights.checks.path_check import difference, probe_tokens
+from actors.weights.manifest import serialise
 from actors.weights.on_disk import FilePlace
 from actors.weights.parts import ModelParts
 from actors.weights.ranks import Ranks
@@ -26,7 +27,6 @@ from coa.agent.codec import Stops
 from coa.agent.episode import Ask
 from coa.errors import DamagedWeights
 from coa.extensions import VARIABLE
-from coa.learning.weights import serialise
 from coa.types import Floats
 from tests.support import damaged_transport
 from tests.support.tiny import make_model

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from actors.weights.holder import segment_path
+from actors.weights.manifest import Manifest, digest, lay_out, seal
 from actors.weights.segment import reading, write_pieces
 from actors.weights.store import Address
 from actors.weights.transports import find_sender
 from coa.errors import DiskFull, UserError
-from coa.learning.weights import Manifest, digest, lay_out, seal
 from tests.support.weights import FolderWeightStore
 
 LAYOUT = lay_out([("a", "F32", (5000,)), ("b", "BF16", (777,))], 3000)

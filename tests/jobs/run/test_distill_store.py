@@ -19,8 +19,8 @@ from coa.teams.transcript import AgentStep, Graded
 from coa.usage import Usage
 from jobs.recipe.schema import Recipe
 from jobs.run.distill_store import DistillStore
-from jobs.stages.team_run_buffer import TeamRunBuffer
 from jobs.teachers.review import Review
+from jobs.teachers.team_run_buffer import TeamRunBuffer
 from tests.support.teams import TASKS, play_one
 
 

@@ -10,12 +10,12 @@ import pytest
 from coa.agent.records import EpisodeRecord
 from coa.config import load
 from coa.tasks.worlds import NoWorld, Settings
+from jobs.evaluation.attempts import measure, write_evaluation
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.agent_file import AGENT_FILE
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
-from jobs.stages.attempts import measure, write_evaluation
 from jobs.stages.evaluate import asdict_cost
 from jobs.stages.train import conclude
 from tests.support.fakes import played
@@ -32,7 +32,7 @@ def finished(folder: Path, *overrides: str) -> tuple[RunDir, io.StringIO]:
     run = RunDir(load(Recipe, find_recipe("tiny"), settings), Console(printed, io.StringIO()))
     run.prepare()
     tasks = run.evaluation_tasks()
-    for name, right in RIGHT.items():
+    for name, right in {**({"base": 0} if run.config.evaluates_base else {}), **RIGHT}.items():
         greedy = {task.id: (played(n < right),) for n, task in enumerate(tasks)}
         sampled: dict[str, tuple[EpisodeRecord, ...]] = {}
         if run.config.evaluation.temperature != 0:
@@ -69,6 +69,15 @@ def test_a_run_shows_what_was_measured_and_nothing_else(tmp_path: Path, sampled:
     assert "| gain | 24 | all | +0.958 [" in card
     low, high = evaluation["gain"]["greedy"]["ci95"]
     assert 0 < low < high <= 1
+
+
+def test_a_pretrained_model_is_shown_as_it_came(tmp_path: Path) -> None:
+    run, printed = finished(tmp_path, "evaluation.base=true", "model.path=pretrained")
+    conclude(run)
+    assert json.loads((run.folder / "report.json").read_text())["evaluation"]["base"]["greedy"]["mean"] == 0
+    assert "before" in printed.getvalue()
+    assert "Before, greedy" in (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "| base | 24 | all | 0.000 [" in (run.model / "README.md").read_text()
 
 
 def test_the_page_shows_trajectories_where_only_greedy_ones_were_played(tmp_path: Path) -> None:

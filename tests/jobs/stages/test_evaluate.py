@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from actors.rollout.config import SamplingConfig
-from coa.agent.episode import AgentConfig, Grammar
+from coa.agent.episode import AgentConfig, Grammar, Limits
+from coa.agent.profiles import profile
 from coa.agent.records import EpisodeRecord
 from coa.config import load
 from coa.errors import ToolDown
-from coa.grading.toolset import ToolsConfig, searches_left_open
 from coa.reporting.benchmarks import results, show
 from coa.reporting.statistics import mean_at_k, wilson
 from coa.tasks.file_tasks import TasksConfig
@@ -27,18 +27,19 @@ from coa.tasks.published.benchmark import GREEDY, OTHERWISE, Decoding, decoding_
 from coa.tasks.published.table import BENCHMARKS
 from coa.tasks.worlds import NoWorld, Settings, find_world
 from coa.tools.search.wiki import WikiConfig
+from coa.tools.toolset import ToolsConfig, searches_left_open
 from coa.types import Status, Task
+from jobs.evaluation.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
+from jobs.evaluation.journal import Journal, evaluation_of
 from jobs.recipe.schema import EvaluationConfig, Recipe
 from jobs.run.console import Console, Stage
-from jobs.run.journal import Journal, evaluation_of
 from jobs.run.run_dir import RunDir
 from jobs.run.trajectories import write_episodes
-from jobs.stages.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
-from jobs.stages.evaluate import advice_on_form, as_published, evaluate_stage, rows_of
+from jobs.stages.evaluate import advice_on_form, as_published, evaluate_stage, instructed, rows_of
 from jobs.stages.services import caution_about
 from jobs.stages.train import caution_of_counts
 from tests.support.endpoints import EndpointProcess
-from tests.support.fakes import played
+from tests.support.fakes import played, text_codec
 from tests.support.tiny import make_model
 
 TINY = find_world("tiny")(find_world("tiny").settings_type())
@@ -58,6 +59,19 @@ def outcomes(rights: str) -> tuple[EpisodeRecord, ...]:
         episode(one == "1", sample=i, answer=one, status=Status.TRUNCATED if one == "-" else Status.ANSWERED)
         for i, one in enumerate(rights)
     )
+
+
+def test_a_model_before_its_training_gets_instructions_and_room_for_them() -> None:
+    agent = AgentConfig(instructed=False, limits=Limits(max_tokens=512))
+    told = instructed(agent, text_codec(), [task(0), task(1, profile="code")])
+    lengths = [
+        len(text_codec().prompt(profile(name), "Who ?", instructed=True))
+        - len(text_codec().prompt(profile(name), "Who ?", instructed=False))
+        for name in ("math", "code")
+    ]
+    assert told == replace(agent, instructed=True, limits=Limits(max_tokens=512 + max(lengths)))
+    assert min(lengths) > 100
+    assert instructed(told, text_codec(), [task(0)]) is told
 
 
 # --- how tasks are attempted ------------------------------------------------------------------------------------------

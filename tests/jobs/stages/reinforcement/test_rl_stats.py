@@ -7,9 +7,9 @@ import pytest
 
 from actors.learner.buffer import Committed
 from actors.messages import CacheStats, SyncReport
+from actors.weights.manifest import Manifest, lay_out
 from actors.weights.transport import Published
 from coa.agent.records import EpisodeRecord, GroupRecord
-from coa.learning.weights import Manifest, lay_out
 from coa.types import Status, Task
 from jobs.stages.reinforcement.rl_stats import NO_VARIANCE, RlStats, console_fields, episode_metrics, lengths
 from jobs.stages.start import checkpoint_metrics

@@ -17,9 +17,9 @@ from coa.tasks.published.table import of_family
 from coa.tasks.samples import COUNT, with_sample_tests_only
 from coa.tasks.worlds import World
 from coa.types import Task
+from jobs.evaluation.journal import Episodes, Journal, Plan
 from jobs.recipe.schema import EvaluationConfig
 from jobs.run.console import Stage
-from jobs.run.journal import Episodes, Journal, Plan
 from jobs.run.trajectories import write_episodes
 
 

@@ -8,9 +8,9 @@ import pytest
 from coa.errors import UserError
 from coa.reporting.statistics import paired_difference
 from coa.types import Task
-from jobs.run.compared import EPISODES, differences, gains, verdicts_in, verdicts_of
-from jobs.run.journal import Episodes
-from jobs.stages.attempts import write_evaluation
+from jobs.evaluation.attempts import write_evaluation
+from jobs.evaluation.compared import EPISODES, differences, gains, verdicts_in, verdicts_of
+from jobs.evaluation.journal import Episodes
 from tests.support.fakes import played
 
 

@@ -11,8 +11,8 @@ from coa.config import load
 from coa.errors import UserError
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
-from jobs.stages.team_run_buffer import require_right
 from jobs.teachers.teaching import Teaching
+from jobs.teachers.team_run_buffer import require_right
 
 
 def stage(*settings: str, graded: int = 100, right: int = 0) -> tuple[Any, Any]:

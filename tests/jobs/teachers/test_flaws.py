@@ -28,9 +28,9 @@ from jobs.run.console import Console, Stage
 from jobs.run.distill_store import DistillStore
 from jobs.run.run_dir import RunDir
 from jobs.stages import distill as distilling
-from jobs.stages.flaws import Flaws, last_reply
-from jobs.stages.team_run_buffer import TeamRunBuffer
+from jobs.teachers.flaws import Flaws, last_reply
 from jobs.teachers.teaching import Teaching
+from jobs.teachers.team_run_buffer import TeamRunBuffer
 from tests.support.teams import MIND, TASKS, WORLD, asks, play_one, uses
 
 RIGHT = play_one(TASKS[0])

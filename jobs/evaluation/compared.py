@@ -9,7 +9,7 @@ from coa.errors import UserError
 from coa.json_object import Json
 from coa.reporting.statistics import Estimate, paired_difference
 from coa.types import Task
-from jobs.run.journal import Episodes
+from jobs.evaluation.journal import Episodes
 
 EPISODES = "episodes.parquet"
 MODES = {"greedy": "greedy", "sampled": "pass_at_1"}

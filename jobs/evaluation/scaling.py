@@ -15,10 +15,10 @@ from coa.reporting.scaling import candidates_of, rows, scaling
 from coa.tools.base import ToolCall
 from coa.tools.client import ToolCaller
 from coa.types import Task
+from jobs.evaluation.attempts import by_protocol
+from jobs.evaluation.journal import Episodes
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
-from jobs.run.journal import Episodes
-from jobs.stages.attempts import by_protocol
 
 
 def check_best_of(tasks: Sequence[Task], config: Recipe) -> None:

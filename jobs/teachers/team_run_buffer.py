@@ -13,7 +13,7 @@ from coa.usage import Usage
 from jobs.run.console import Stage
 from jobs.run.distill_store import DistillStore
 from jobs.run.run_dir import RunDir
-from jobs.stages.flaws import Flaws
+from jobs.teachers.flaws import Flaws
 from jobs.teachers.teaching import FailedInARow
 
 MANY = 100

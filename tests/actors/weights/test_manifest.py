@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
+from actors.weights.manifest import ITEM_BYTES, Layout, Manifest, digest, lay_out, read_header, read_layout, seal
 from coa.errors import DamagedWeights, IncompleteWeights, SyncError, WrongVersion
-from coa.learning.weights import ITEM_BYTES, Layout, Manifest, digest, lay_out, read_header, read_layout, seal
 
 NAMES = st.text(min_size=1).filter(lambda name: name != "__metadata__")
 """The format keeps that one for itself."""

@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load
 
-from coa.learning.weights import serialise
+from actors.weights.manifest import serialise
 
 torch.set_num_threads(1)
 

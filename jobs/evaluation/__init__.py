@@ -1,0 +1,1 @@
+"""Evaluations: attempts at tasks, their journal, and comparisons of two of them."""
