@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -61,9 +60,8 @@ class Signs:
     def _news(self, log: Path) -> int:
         """Number of complete lines with something new, in what was written since the last look."""
         try:
-            if not stat.S_ISREG(log.stat().st_mode):
-                return 0  # to read from a pipe would take what it holds
             with log.open("rb") as file:
+                # In a pipe or a terminal nothing can be sought, so that nothing is taken from its reader.
                 start = file.seek(max(self._logs[log], file.seek(0, os.SEEK_END) - MOST_BYTES))
                 text = file.read(MOST_BYTES)
         except OSError:

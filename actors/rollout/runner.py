@@ -137,7 +137,7 @@ class EpisodeRunner:
         self._policy, self._tools, self._codec = policy, tools, codec
         self._reward, self._seed, self._retry, self._outbox = reward, seed, retry, outbox
         self._tasks: dict[EpisodeId, asyncio.Task[Result]] = {}
-        self._ended_unheard: set[EpisodeId] = set()
+        self._ended_unreported: set[EpisodeId] = set()
         """Episodes that failed or were cancelled and whose event is not yet acknowledged."""
         self._newest_group = 0
         self.results: dict[EpisodeId, Result] = {}
@@ -158,7 +158,7 @@ class EpisodeRunner:
         cancellation that is not yet acknowledged, since its order was sent before the sender knew.
         """
         for order in orders:
-            if not any(order.id in known for known in (self._tasks, self.results, self._ended_unheard)):
+            if not any(order.id in known for known in (self._tasks, self.results, self._ended_unreported)):
                 cache = EpisodeCache(order.salt, self._policy.syncs)
                 task, sample, agent = order.task, order.id.sample, order.agent
                 episode = Episode.resume(task, sample, order.journal, codec=self._codec, agent=agent)
@@ -191,7 +191,7 @@ class EpisodeRunner:
     def acknowledge(self, entries: Iterable[Entry]) -> None:
         """Records that the reader of the outbox has these entries."""
         entries = list(entries)
-        self._ended_unheard.difference_update(
+        self._ended_unreported.difference_update(
             entry.event.id for entry in entries if isinstance(entry.event, Failed | Cancelled)
         )
         self._tools.acknowledge([call for entry in entries for call in entry.calls])
@@ -201,7 +201,7 @@ class EpisodeRunner:
         del self._tasks[id]
         self._count(self.under_way)
         if task.cancelled():
-            self._ended_unheard.add(id)
+            self._ended_unreported.add(id)
             self._outbox.put(Entry(Cancelled(id=id), tuple(run.grading)))
             return
         match task.exception():
@@ -220,7 +220,7 @@ class EpisodeRunner:
         """Ends the episode with a failure. Results of graders' calls stay with the executors: the episode may be graded
         again. A call that was lost may be made again if the driver plays the episode again."""
         id, episode = run.order.id, run.episode
-        self._ended_unheard.add(id)
+        self._ended_unreported.add(id)
         failed = Failed(id=id, where=where, why=why, tokens=episode.length, tool_calls=episode.tool_calls)
         self._outbox.put(Entry(failed, tuple(run.lost)))
 

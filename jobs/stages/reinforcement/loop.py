@@ -56,7 +56,7 @@ from jobs.stages.reinforcement.rl_stats import (
     tolerance_of,
 )
 from jobs.stages.reinforcement.times import LoopTimes
-from jobs.stages.reinforcement.waits import Standing, Waits, alike
+from jobs.stages.reinforcement.waits import LoopCounts, Waits, alike
 from jobs.teachers.fallback import TeacherFallback, TeamState
 from jobs.teachers.scoring import TeacherScoring
 
@@ -326,14 +326,14 @@ class Reinforcement:
             idle = window.version <= self._at.version
             if since is not None and idle and now() - since >= SAID_S:
                 found = self._pool.occupancy
-                standing = Standing(
+                counts = LoopCounts(
                     serving=found.serving,
                     joining=found.joining,
                     ready=window.ready,
                     running=window.running,
                     batch=self._config.window.groups_per_batch,
                 )
-                self._stage.phase(*self._waits.describe(standing))
+                self._stage.phase(*self._waits.describe(counts))
 
     async def _publish(self, window: Window) -> None:
         while window.live < self._config.steps:

@@ -40,7 +40,7 @@ def groups(count: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LoopCounts:
     """Counts of groups and engines while the learners wait."""
 
     serving: int
@@ -73,7 +73,7 @@ class Waits:
         self.failed += 1
         self.last_failure = " ".join(why.split())[:LONGEST_FAILURE]
 
-    def describe(self, now: Standing) -> tuple[str, str]:
+    def describe(self, now: LoopCounts) -> tuple[str, str]:
         """Returns what the learners wait for, and details with advice."""
         if not now.serving:
             return "waiting for an engine", f"none serves, {now.joining} are starting or load weights"

@@ -1,6 +1,7 @@
 """The process that compares maths answers: every answer gets its verdict, and none ends or holds up anything."""
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -40,7 +41,9 @@ def test_an_endless_answer_is_not_equal_and_no_process_is_asked() -> None:
 
 def test_an_answer_that_takes_for_ever_is_not_equal_and_the_next_one_is_compared() -> None:
     comparer = Comparer(limit_s=1)
+    child = comparer.process.child = comparer.process._start()
     assert not comparer.equal("$9^{9^{9}}$", ("3",))
+    assert child._process.returncode == -signal.SIGXCPU
     comparer.process._limit_s = 60  # its first comparison warms a child up
     assert comparer.equal("$\\frac{1}{2}$", ("0.5",))
     comparer.process.close()

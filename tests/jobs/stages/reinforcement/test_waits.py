@@ -11,12 +11,12 @@ from coa.config import known_keys
 from coa.errors import ToolDown
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Stage
-from jobs.stages.reinforcement.waits import ADVICE, ALIKE, ALL_RIGHT, ALL_WRONG, SLOW, Standing, Waits, alike
+from jobs.stages.reinforcement.waits import ADVICE, ALIKE, ALL_RIGHT, ALL_WRONG, SLOW, LoopCounts, Waits, alike
 from tests.support.engines import FakeTools, FakeWorld
 from tests.support.rl_loop import make_run, reinforce
 from tests.support.virtual_time import in_virtual_time
 
-STANDING = Standing(serving=2, joining=0, ready=1, running=7, batch=4)
+COUNTS = LoopCounts(serving=2, joining=0, ready=1, running=7, batch=4)
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ def test_a_group_that_teaches_nothing_is_all_right_all_wrong_or_all_alike() -> N
 
 
 def test_groups_that_are_dropped_are_counted_by_reason_with_what_to_change() -> None:
-    doing, detail = waits(*[ALL_RIGHT] * 11, played=12).describe(STANDING)
+    doing, detail = waits(*[ALL_RIGHT] * 11, played=12).describe(COUNTS)
     assert doing == "waiting for a batch of 4 groups"
     assert detail == f"1 ready, 7 being played; 12 groups, 11 dropped: all right; {ADVICE[ALL_RIGHT]}"
-    _, mixed = waits(*[ALL_WRONG] * 9, *[ALL_RIGHT] * 2, played=12).describe(STANDING)
+    _, mixed = waits(*[ALL_WRONG] * 9, *[ALL_RIGHT] * 2, played=12).describe(COUNTS)
     assert "12 groups, 11 dropped: 9 all wrong, 2 all right" in mixed
     assert mixed.endswith(ADVICE[ALL_WRONG])
 
 
 def test_groups_that_fail_are_counted_with_the_last_failure_in_one_line() -> None:
-    _, detail = waits(ALL_WRONG, played=1, failed=3).describe(STANDING)
+    _, detail = waits(ALL_WRONG, played=1, failed=3).describe(COUNTS)
     assert detail == (
         "1 ready, 7 being played; 1 group, 1 dropped: all wrong; 3 groups failed, tasks are issued again; "
         "the last failure: ToolDown: no search service at try 2"
@@ -58,12 +58,12 @@ def test_groups_that_fail_are_counted_with_the_last_failure_in_one_line() -> Non
 
 
 def test_groups_that_take_long_are_told_with_the_settings_of_their_length() -> None:
-    assert waits().describe(STANDING)[1] == f"1 ready, 7 being played; a step comes sooner with {SLOW}"
+    assert waits().describe(COUNTS)[1] == f"1 ready, 7 being played; a step comes sooner with {SLOW}"
 
 
 def test_engines_that_are_missing_come_first() -> None:
-    standing = Standing(serving=0, joining=2, ready=0, running=8, batch=4)
-    found = waits(failed=3).describe(standing)
+    counts = LoopCounts(serving=0, joining=2, ready=0, running=8, batch=4)
+    found = waits(failed=3).describe(counts)
     assert found == ("waiting for an engine", "none serves, 2 are starting or load weights")
 
 
