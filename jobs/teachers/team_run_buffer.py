@@ -26,7 +26,7 @@ class TeamRunBuffer:
 
     def __init__(self, run: RunDir, store: DistillStore, flaw: Callable[[Graded], str | None]) -> None:
         """flaw: why the filter's rules drop a run, duplicates apart; None if they don't."""
-        self._config, self._store = run.config.teaching, store
+        self._config, self._keep, self._store = run.config.teaching, run.config.distill.keep, store
         self._flaw = flaw
         self._fresh: list[Graded] = []
         self._dropped: Counter[str] = Counter()
@@ -64,8 +64,13 @@ class TeamRunBuffer:
                     self.unfinished += 1
                     self.unfinished_usage += usage
         late = time.monotonic() - self._flushed > self._config.shard_s
-        if len(self._fresh) >= self._config.wave or late:
+        if len(self._fresh) >= self._config.wave or late or self._kept_at_most >= self._keep:
             await self.flush()
+
+    @property
+    def _kept_at_most(self) -> int:
+        """Number of runs that are kept if none of those that are not written is a duplicate."""
+        return self._store.report.kept + len(self._fresh) - self._dropped.total()
 
     def room(self) -> int:
         """Number of runs of language models that may be played at the same time."""

@@ -126,6 +126,15 @@ def test_what_is_kept_and_why_others_are_dropped_is_shown_before_anything_is_wri
     assert take(buffer, AWAY) == {**shown, "failed": 1}
 
 
+def test_runs_are_written_as_soon_as_enough_of_them_may_be_kept(tmp_path: Path) -> None:
+    buffer = buffer_in(tmp_path, "distill.keep=2")
+    kept = []
+    for run in (RIGHT, MALFORMED, attempt(RIGHT, 1), play_one(TASKS[1])):  # the third is a duplicate
+        take(buffer, Graded(run, run is not MALFORMED))
+        kept.append(buffer._store.report.kept)
+    assert kept == [0, 0, 1, 2]
+
+
 def test_a_resumed_stage_counts_its_own_runs_and_knows_the_useful_ones_before_it(tmp_path: Path) -> None:
     first = buffer_in(tmp_path)
     wrong = [Graded(attempt(RIGHT, number), False) for number in range(1, 9)]
