@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 IN_CORE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""The executor whose worker runs in the core's process. A separate worker process would double the start time and add a
-round trip to every step."""
+"""The executor whose worker runs in the core's process. A separate worker process would start later, and the core would
+wait for each of its steps in a loop that keeps a CPU busy."""
 
 
 PRELOAD, SEARCHED = "LD_PRELOAD", "LD_LIBRARY_PATH"
@@ -113,7 +113,7 @@ def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int, gpus: float) 
         chosen = cautious | {name: value for name, value in chosen.items() if value is not None}
         chosen["max_num_batched_tokens"] = max(PREFILL_TOKENS, max_tokens)
         chosen["kv_cache_memory_bytes"] = int(config.kv_cache_gib * 2**30)
-        if config.tensor_parallel == 1 and config.threads in (None, 1):
+        if config.tensor_parallel == 1:
             # If it were given as "uni", vLLM would replace it by "mp" on a CPU, because of OpenMP's threads.
             chosen["distributed_executor_backend"] = IN_CORE
     else:

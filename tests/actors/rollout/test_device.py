@@ -78,8 +78,11 @@ def test_a_cpu_gets_what_it_needs() -> None:
     }
 
 
-def test_a_worker_that_needs_its_own_threads_has_its_own_process() -> None:
-    assert "distributed_executor_backend" not in arguments(EngineConfig(threads=2), cpu=True, max_tokens=300)
+@pytest.mark.parametrize("threads", [None, 1, 2])
+def test_a_worker_on_a_cpu_runs_in_its_cores_process(threads: int | None) -> None:
+    config = EngineConfig(threads=threads)
+    assert arguments(config, cpu=True, max_tokens=300)["distributed_executor_backend"] == IN_CORE
+    assert environment(config, cpu=True)["OMP_NUM_THREADS"] == str(threads or 1)
 
 
 @pytest.mark.parametrize("cpu", [True, False])
