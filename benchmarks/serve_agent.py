@@ -38,8 +38,8 @@ from cluster.session import SessionConfig, session
 from coa.agent.episode import AgentConfig, Grammar, Limits
 from coa.demo.guest import TinyConfig, TinyWorld
 from coa.grading.rewards import RewardConfig
+from coa.grading.toolset import ToolsConfig
 from coa.json_object import Json
-from coa.tools.toolset import ToolsConfig
 from coa.types import Task
 from jobs.run.agent_file import write_agent
 from jobs.stages.services import make_tools

@@ -6,7 +6,7 @@ COA_EXTENSIONS=docs.examples.gazetteer coa evaluate --model runs/demo/model --ta
 from coa.agent.grammar import START, TAGS, Form, Kind, Profile, Tag
 from coa.agent.profiles import register
 from coa.demo import World, WorldConfig
-from coa.tools import toolset
+from coa.grading import toolset
 from coa.tools.base import ToolCall
 from coa.tools.layouts import LAYOUTS, Passage
 

@@ -15,6 +15,7 @@ from coa.distill.dataset.shards import is_data_set
 from coa.distill.sources.demonstrations import check_data_file
 from coa.errors import UserError
 from coa.grading.graders import GRADERS, TESTS, check_graders
+from coa.grading.toolset import check_called, check_tools
 from coa.http.addresses import has_password, redact
 from coa.http.keys import bearer, secrets_in
 from coa.learning.algorithms import IMITATION
@@ -27,7 +28,6 @@ from coa.storage.run_folders import check_folders
 from coa.tasks.worlds import World
 from coa.teams.teams import EXPERTS, check_team
 from coa.tools.sandbox.sandbox import require_bubblewrap
-from coa.tools.toolset import check_called, check_tools
 from coa.types import Task
 from jobs.recipe.devices import check_gpus, check_learners, check_parts, check_turns
 from jobs.recipe.findings import Finding, Findings

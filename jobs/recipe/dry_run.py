@@ -22,13 +22,13 @@ from cluster.resources import Demand
 from cluster.session import address_of
 from coa.errors import UserError
 from coa.grading.graders import JUDGE
+from coa.grading.toolset import TOOLS
 from coa.learning.packing import ONE_SAMPLE, PackingConfig
 from coa.learning.schedule import OptimizerConfig, Schedule
 from coa.planning.memory import GIB, engine_bytes, shared_memory_bytes
 from coa.planning.models import Architecture
 from coa.reporting.readable import DASH, in_bytes, number
 from coa.tools.sandbox.sandbox import Kind
-from coa.tools.toolset import TOOLS
 from jobs.commands.command import Job
 from jobs.recipe.checks import check_room
 from jobs.recipe.findings import services_in

@@ -22,6 +22,7 @@ from coa.distill.rewrite import RewriteConfig
 from coa.distill.stages import FilterConfig
 from coa.errors import UserError
 from coa.grading.rewards import RewardConfig
+from coa.grading.toolset import ToolsConfig
 from coa.learning.algorithms import DEFAULT, ON_POLICY, make
 from coa.learning.algorithms.base import Algorithm
 from coa.learning.algorithms.on_policy import OnPolicyConfig
@@ -35,7 +36,6 @@ from coa.tasks.file_tasks import TasksConfig
 from coa.tasks.selection import SelectionConfig
 from coa.tasks.worlds import Settings, settings_of
 from coa.teams.teams import TeamConfig
-from coa.tools.toolset import ToolsConfig
 
 SEEDS = 2**63
 """Number of the seeds that NumPy, PyTorch and the servers of models take alike."""

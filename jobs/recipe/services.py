@@ -13,6 +13,7 @@ from cluster.session import address_of
 from coa.errors import EndpointDown, InfrastructureError, UserError
 from coa.grading.chooser import CHOOSER
 from coa.grading.judge import JUDGE
+from coa.grading.toolset import ToolsConfig
 from coa.http.addresses import is_loopback, redact
 from coa.http.client import Http, HttpConfig, NoReply
 from coa.http.keys import bearer
@@ -21,7 +22,6 @@ from coa.tools.base import ToolCall
 from coa.tools.chat import ChatConfig
 from coa.tools.mcp.tool import mcp_tools
 from coa.tools.search.wiki import Retriever
-from coa.tools.toolset import ToolsConfig
 from coa.tools.web.crawl import CrawlPage
 from coa.tools.web.search import WebSearch
 from coa.tools.web.summary import SummaryConfig

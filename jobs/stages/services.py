@@ -16,10 +16,10 @@ from actors.tools.site import Site
 from cluster.resources import Role, on_driver_node
 from cluster.watch import Ask, watch_in_thread, watched_services
 from coa.errors import UserError
+from coa.grading.toolset import ToolsConfig, check_tools, needs_site, searches_left_open, standard_tools
 from coa.json_object import Json, JsonView
 from coa.tasks.worlds import WebSite, World, caution_of_foreign_tasks
 from coa.tools.base import Tool
-from coa.tools.toolset import ToolsConfig, check_tools, needs_site, searches_left_open, standard_tools
 from jobs.recipe.needs import tools_of
 from jobs.recipe.schema import Recipe
 from jobs.run.run_dir import RunDir

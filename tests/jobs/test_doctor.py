@@ -21,13 +21,13 @@ from cluster.remote import reach
 from cluster.resources import PlacementConfig
 from coa import builds
 from coa.config import load
+from coa.grading.toolset import ToolsConfig
 from coa.llm.client import EndpointConfig
 from coa.planning.clusters import device_called
 from coa.serving.config import ServingConfig
 from coa.tools.mcp.config import McpConfig
 from coa.tools.sandbox.containment import Containment
 from coa.tools.sandbox.sandbox import Kind, SandboxConfig
-from coa.tools.toolset import ToolsConfig
 from coa.tools.web.search import SearchConfig
 from jobs.cli import main
 from jobs.commands.doctor import command as doctor

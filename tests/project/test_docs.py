@@ -213,7 +213,7 @@ from coa.grading.rewards import RewardConfig
 from coa.tasks.loading import load
 from coa.tools.base import ToolCall
 from coa.config import load as load_recipe
-from coa.tools.toolset import ToolsConfig, check_called, standard_tools
+from coa.grading.toolset import ToolsConfig, check_called, standard_tools
 from coa.types import Task
 from jobs.recipe.schema import Recipe
 

@@ -14,11 +14,11 @@ from actors.tools.executor import ToolExecutor
 from actors.tools.site import Site
 from coa.agent.codec import Codec
 from coa.errors import InfrastructureError
+from coa.grading.toolset import needs_site
 from coa.serving.chain import Closed
 from coa.serving.events import Broke, Event, Finished, Returned
 from coa.serving.requests import AgentRequest, Defaults
 from coa.tools.client import ToolCaller
-from coa.tools.toolset import needs_site
 from coa.types import Status
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of

@@ -10,8 +10,8 @@ from coa.grading.graders import GRADERS, check_graders, grader_of, in_place_of
 from coa.grading.judge import JudgeConfig
 from coa.grading.match import exact_match, parts_of, published_match, token_f1
 from coa.grading.normalise import normalise
+from coa.grading.toolset import ToolsConfig, standard_tools
 from coa.tools.base import ToolCall, ask_hidden
-from coa.tools.toolset import ToolsConfig, standard_tools
 from coa.types import Task
 
 

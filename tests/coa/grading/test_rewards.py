@@ -16,9 +16,9 @@ from coa.agent.grammar import Chain, Span
 from coa.errors import InfrastructureError, JudgeDown, ToolDown, UserError
 from coa.grading import graders, rewards
 from coa.grading.rewards import Played, RewardConfig, overlong_fine, score
+from coa.grading.toolset import ToolsConfig, standard_tools
 from coa.registry import Registry
 from coa.tools.base import ToolCall, UseTool
-from coa.tools.toolset import ToolsConfig, standard_tools
 from coa.types import Scored, Status, Task, Trajectory
 from tests.support.fakes import ROOMY, ScriptedPolicy, tag_codec
 

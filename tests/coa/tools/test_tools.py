@@ -20,6 +20,7 @@ from coa.agent.profiles import MHQA, PROFILES
 from coa.config import load
 from coa.demo import World, WorldConfig
 from coa.errors import ExecutorLost, ToolDown, UserError
+from coa.grading.toolset import REGISTERED, ToolsConfig, check_tools, needs_site, standard_tools
 from coa.http.client import HttpConfig
 from coa.tasks.loading import load_tasks
 from coa.tools.base import Tool, ToolCall
@@ -27,7 +28,6 @@ from coa.tools.client import ToolCaller
 from coa.tools.layouts import Hit
 from coa.tools.sandbox.sandbox import SandboxConfig
 from coa.tools.search.wiki import TitleLookup
-from coa.tools.toolset import REGISTERED, ToolsConfig, check_tools, needs_site, standard_tools
 from coa.tools.web.crawl import CrawlConfig
 from coa.tools.web.search import QUERY_CHARS, SearchConfig, WebSearch, clean_query, read_hits
 from coa.tools.web.server import PagesOfCorpus, main, make_app, read_query

@@ -20,6 +20,7 @@ from coa.agent.profiles import profile
 from coa.agent.records import EpisodeRecord
 from coa.config import load
 from coa.errors import ToolDown
+from coa.grading.toolset import ToolsConfig, searches_left_open
 from coa.reporting.benchmarks import results, show
 from coa.reporting.statistics import mean_at_k, wilson
 from coa.tasks.file_tasks import TasksConfig
@@ -27,7 +28,6 @@ from coa.tasks.published.benchmark import GREEDY, OTHERWISE, Decoding, decoding_
 from coa.tasks.published.table import BENCHMARKS
 from coa.tasks.worlds import NoWorld, Settings, find_world
 from coa.tools.search.wiki import WikiConfig
-from coa.tools.toolset import ToolsConfig, searches_left_open
 from coa.types import Status, Task
 from jobs.evaluation.attempts import attempt_all, both, by_protocol, decoding, measure, write_evaluation
 from jobs.evaluation.journal import Journal, evaluation_of

@@ -10,11 +10,11 @@ from actors.tools.executor import ExecutorConfig, ToolExecutor
 from coa.agent.grammar import TAGS, Kind, Span
 from coa.config import load
 from coa.errors import ToolDown, UserError
+from coa.grading.toolset import ToolsConfig, check_called, check_tools, searches_left_open, standard_tools
 from coa.tools.base import ToolCall
 from coa.tools.mcp.binding import McpBinding
 from coa.tools.mcp.config import McpConfig, McpTagConfig
 from coa.tools.mcp.connection import Connection, text_of
-from coa.tools.toolset import ToolsConfig, check_called, check_tools, searches_left_open, standard_tools
 from jobs.recipe.schema import Recipe
 from tests.support.mcp_server import PROGRAM, Served, weather
 from tests.support.patience import PATIENCE_S

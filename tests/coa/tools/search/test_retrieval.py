@@ -200,7 +200,7 @@ import sys
 from pathlib import Path
 from coa.tools.search.bm25 import open_bm25
 from coa.tools.search.store import Store
-from coa.tools.toolset import ToolsConfig, standard_tools
+from coa.grading.toolset import ToolsConfig, standard_tools
 
 corpus = Path(sys.argv[1])
 index = open_bm25(Store(corpus, corpus.with_name("index"), lambda line: print(line, flush=True)), "english")

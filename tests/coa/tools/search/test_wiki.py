@@ -14,6 +14,7 @@ from aiohttp import ClientSession, web
 
 from coa.config import from_plain, load
 from coa.errors import ToolDown, UserError
+from coa.grading.toolset import ToolsConfig, standard_tools
 from coa.http.client import Http, HttpConfig
 from coa.tools.base import ToolCall
 from coa.tools.layouts import NO_RESULT, Passage
@@ -29,7 +30,6 @@ from coa.tools.search.wiki import (
     open_index,
     wiki_search,
 )
-from coa.tools.toolset import ToolsConfig, standard_tools
 from tests.support.corpora import PASSAGES, contents, jsonl, made, store_of, titled
 from tests.support.patience import PATIENCE_S
 

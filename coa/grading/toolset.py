@@ -140,7 +140,7 @@ def check_called(tools: Iterable[str], config: ToolsConfig, *, articles: bool, s
         if name not in known:
             raise UserError(
                 f"a profile calls {name}, which is not a tool; tools are {', '.join(known)}, an extension registers "
-                f"others (coa.tools.toolset.register), and tools.mcp.SERVER.tags.{name} names one of an MCP server"
+                f"others (coa.grading.toolset.register), and tools.mcp.SERVER.tags.{name} names one of an MCP server"
             )
     nowhere = {
         "wiki_search": ("wiki.corpus or tools.wiki.retriever", not (config.wiki.configured or articles)),
