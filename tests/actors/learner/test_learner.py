@@ -404,7 +404,9 @@ def test_learners_that_are_interrupted_end_with_the_thread_that_waits_for_them(
         return learning
 
     learning = asyncio.run(interrupted())
-    assert not learning._thread.is_alive()
+    thread = learning._thread
+    assert thread is not None
+    assert not thread.is_alive()
     assert learning._ended.exception() is None, "or asyncio would print it"
 
 
