@@ -46,7 +46,7 @@ def make_model(folder: Path) -> None:
 class Bench:
     def __init__(self, folder: Path) -> None:
         self.codec = Codec.load(folder)
-        config = EngineConfig(max_concurrent=AT_ONCE, block_size=32)
+        config = EngineConfig(max_concurrent=AT_ONCE)
         tag_tokens = self.codec.tag_tokens()
         self.policy = PolicyAdapter(str(folder), config, max_tokens=256, tag_tokens=tag_tokens)
         self.grammars = [

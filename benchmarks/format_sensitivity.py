@@ -41,7 +41,7 @@ def measure(model: Path, tasks: Path, out: Path, *overrides: str, extensions: st
     """Whether each task's greedy attempt was right."""
     if not (out / "episodes.parquet").exists():
         words = ("evaluate", "--model", str(model), "--tasks", str(tasks), "--out", str(out), "evaluation.samples=1")
-        coa(*words, "engine.block_size=32", *overrides, extensions=extensions)
+        coa(*words, *overrides, extensions=extensions)
     return [[int(rate)] for rate in rates(out / "episodes.parquet", "greedy").values()]
 
 

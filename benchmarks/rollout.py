@@ -47,7 +47,7 @@ AGENT = AgentConfig(
     grammar=Grammar.enforce,
     limits=Limits(max_turns=6, max_turn_tokens=64, max_observation_tokens=64, max_tokens=384),
 )
-ENGINE = EngineConfig(max_concurrent=256, block_size=32, threads=1)
+ENGINE = EngineConfig(max_concurrent=256, threads=1)
 TARGETS = {f"ratio_{n}": ">= 0.9" for n in AT_ONCE}
 
 

@@ -72,7 +72,8 @@ class EngineConfig:
     max_concurrent: AtLeast1 = 128
     """Maximum number of requests in a batch of the engine. More requests need a larger KV cache."""
     block_size: AtLeast1 | None = None
-    """Tokens in a block of the KV cache; requests share only whole blocks. None: vLLM's default, 128 on a CPU."""
+    """Tokens in a block of the KV cache; requests share only whole blocks. None: 32 on a CPU, vLLM's
+    default on a GPU."""
     kv_cache_gib: Above0 = 1.0
     """Size of the KV cache in GiB on a CPU. On a GPU `gpu_memory_utilization` determines the size."""
     gpu_memory_utilization: PositiveShare = 0.85

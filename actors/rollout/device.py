@@ -51,6 +51,8 @@ COMMON = {
     "worker_extension_cls": WORKER,
 }
 
+BLOCK_SIZE = 32
+"""Tokens in a block of a CPU's KV cache; its kernels need a multiple of this."""
 FOLDER_PREFIX = "coa-engine-"
 SHARED_MEMORY = Path("/dev/shm")
 _locks: list[int] = []
@@ -108,9 +110,10 @@ def arguments(config: EngineConfig, *, cpu: bool, max_tokens: int, gpus: float) 
         # the resources of all workers.
         chosen["distributed_executor_backend"] = "mp"
     if cpu:
-        # A seeded request whose prefill is split crashes the engine, so a batch must hold a whole prefill.
-        cautious = {"enforce_eager": True, "enable_chunked_prefill": False}
-        chosen = cautious | {name: value for name, value in chosen.items() if value is not None}
+        # A seeded request whose prefill is split crashes the engine, so a batch must hold a whole prefill. Only whole
+        # blocks are shared, and what small models on CPUs are asked is shorter than vLLM's 128 tokens.
+        own = {"enforce_eager": True, "enable_chunked_prefill": False, "block_size": BLOCK_SIZE}
+        chosen = own | {name: value for name, value in chosen.items() if value is not None}
         chosen["max_num_batched_tokens"] = max(PREFILL_TOKENS, max_tokens)
         chosen["kv_cache_memory_bytes"] = int(config.kv_cache_gib * 2**30)
         if config.tensor_parallel == 1:

@@ -3,19 +3,23 @@
     {"stdin": [{"input": "2 3\\n", "output": "5\\n"}],                   a whole program: what it reads and prints
      "functional": [{"input": "[1, 2]\\n3", "output": "[4, 5]"}],       a function: a JSON value per argument and line,
      "fn_name": "shift",                                               and the JSON value that it returns
-     "assertions": "assert Solution().shift([1, 2], 3) == [4, 5]",     the same as Python: literals in, a literal out
+     "assertions": "assert Solution().shift([1, 2], 3) == [4, 5]",     the same as Python
+     "script": "assert abs(root(2) - 1.414) < 0.001",                  Python text that ends without an error
+     "setup": "import math",                                           Python before the program and the script
      "time_limit_s": 6.0,                                              seconds of CPU time for each test
      "compare": "exact"}                                               no tolerance, as LiveCodeBench compares
 
 All keys are optional, as long as there is a test. Also read are {"stdin": [texts], "expected_output": [texts]},
 {"functional": assertions} (published LiveCodeBench files), {"inputs": .., "outputs": .., "fn_name": ..} (APPS) and
-{"test_code": assertions, "entry_point": function}.
+{"test_code": assertions, "entry_point": function}. Texts may also be lists of texts. Assertions that are more than
+calls with literals that equal a literal (loops, tolerances, sets) are read as a script.
 
 Whole numbers may have any length. Python neither reads nor writes one of more than 4,300 digits, since the time grows
 with their square.
 """
 
 import ast
+import builtins
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +39,9 @@ TIME_LIMIT_S = 6.0
 
 CLOSE, EXACT = "close", "exact"
 """How results are compared: numbers with a fraction within a tolerance, or everything exactly."""
+
+CHECK = "check"
+"""Name of the function of HumanEval's tests that calls the tested function."""
 
 MOST_DIGITS = 4300
 _LOCK = RLock()
@@ -59,13 +66,26 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Script:
+    """Python text that has to end without an error; it calls functions of the program (`coa.grading.scripts`)."""
+
+    text: str
+    functions: tuple[str, ...]
+
+
+Case = Feed | Call | Script
+
+
+@dataclass(frozen=True, slots=True)
 class Tests:
     """The tests that a program has to pass."""
 
-    cases: tuple[Feed | Call, ...]
+    cases: tuple[Case, ...]
     time_limit_s: float = TIME_LIMIT_S
     exact: bool = False
     """Whether results are compared without a tolerance."""
+    setup: str = ""
+    """Python text that defines what the program and a script may use."""
 
 
 @lru_cache(maxsize=32)
@@ -75,13 +95,13 @@ def read_tests(text: str) -> Tests:
         return _tests(text)
 
 
-def write_case(case: Feed | Call) -> str:
+def write_case(case: Case) -> str:
     """The JSON text of a test, for `read_case`."""
     with any_digits():
         return json.dumps({type(case).__name__: asdict(case)})
 
 
-def read_case(text: str) -> Feed | Call:
+def read_case(text: str) -> Case:
     with any_digits():
         match json.loads(text):
             case {"Feed": fields}:
@@ -89,6 +109,8 @@ def read_case(text: str) -> Feed | Call:
             case {"Call": fields}:
                 accepted = tuple(fields["accepted"])
                 return Call(fields["function"], tuple(fields["arguments"]), fields["keywords"], accepted)
+            case {"Script": fields}:
+                return Script(fields["text"], tuple(fields["functions"]))
             case other:
                 raise ValueError(f"{other!r} is no test")
 
@@ -112,10 +134,10 @@ def _tests(text: str) -> Tests:
         raise ValueError(f"the tests are not of a known form: {type(error).__name__}: {error}") from error
     if not cases:
         raise ValueError(f"no tests, but {', '.join(map(repr, tests)) or 'an object without keys'}")
-    return Tests(cases, float(limit), compare == EXACT)
+    return Tests(cases, float(limit), compare == EXACT, tests.get("setup") or "")
 
 
-def _cases(tests: Json) -> Iterator[Feed | Call]:
+def _cases(tests: Json) -> Iterator[Case]:
     function = tests.get("fn_name") or tests.get("entry_point")
     stdin, functional = tests.get("stdin") or [], tests.get("functional") or []
     if "expected_output" in tests:
@@ -128,7 +150,59 @@ def _cases(tests: Json) -> Iterator[Feed | Call]:
         yield _apps(function, fed, wanted) if function else Feed(_text(fed), _text(wanted))
     assertions = functional if isinstance(functional, str) else tests.get("assertions") or tests.get("test_code")
     if assertions:
-        yield from _Assertions(function).read(assertions)
+        yield from _asserted(_text(assertions), function, tests.get("setup") or "")
+    if tests.get("script"):
+        yield _script(_text(tests["script"]), function, tests.get("setup") or "")
+
+
+def _asserted(text: str, function: str | None, setup: str) -> Sequence[Call | Script]:
+    """Calls if all of the assertions are calls with literals that equal a literal, otherwise one script."""
+    try:
+        return list(_Assertions(function).read(_parsed(text).body))
+    except _Unreadable:
+        if not any(isinstance(node, ast.Assert) for node in ast.walk(_parsed(text))):
+            raise
+        return [_script(text, function, setup)]
+
+
+def _script(text: str, function: str | None, setup: str) -> Script:
+    body = _parsed(text).body
+    if any(isinstance(part, ast.FunctionDef) and part.name == CHECK for part in body):
+        text = f"{text}\n{CHECK}({_function_name(function)})\n"
+    return Script(text, _called(_parsed(text), _parsed(setup), function))
+
+
+def _parsed(text: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"the assertions are not Python: {error}") from error
+
+
+def _called(script: ast.Module, setup: ast.Module, function: str | None) -> tuple[str, ...]:
+    """The functions that a script calls and nothing defines, and the tested one, whose stub may be in the setup."""
+    nodes = list(ast.walk(script))
+    known = {name for node in (*nodes, *ast.walk(setup)) for name in _defined(node)} | set(dir(builtins))
+    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    # A tested function may be called like a built-in one.
+    functions = called - known | ({function} if function in used else set()) or called
+    if lacking := sorted(used - known - functions - sys.stdlib_module_names):
+        raise ValueError(f"assertions: nothing defines {lacking[0]!r}")
+    if not functions:
+        raise ValueError("assertions: they call no function")
+    return tuple(sorted(functions))
+
+
+def _defined(node: ast.AST) -> Iterable[str]:
+    match node:
+        case ast.Name(name, ast.Store()) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+            return (name,)
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return (name,)
+        case ast.Import(names) | ast.ImportFrom(names=names):
+            return [alias.asname or alias.name.partition(".")[0] for alias in names]
+    return ()
 
 
 def _pairs(inputs: Sequence[T], outputs: Sequence[T]) -> Iterator[tuple[T, T]]:
@@ -178,14 +252,7 @@ class _Assertions:
         self._aliases: set[str] = set()
         """Parameters of functions such as `def check(candidate)`, which stand for the function that is tested."""
 
-    def read(self, text: str) -> Iterator[Call]:
-        try:
-            body = ast.parse(text).body
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise ValueError(f"the assertions are not Python: {error}") from error
-        yield from self._read(body)
-
-    def _read(self, body: Sequence[ast.stmt]) -> Iterator[Call]:
+    def read(self, body: Sequence[ast.stmt]) -> Iterator[Call]:
         for statement in body:
             match statement:
                 case ast.Assign([ast.Name(name)], value):
@@ -194,7 +261,7 @@ class _Assertions:
                     yield self._call(test)
                 case ast.FunctionDef(args=ast.arguments(args=[parameter])):
                     self._aliases.add(parameter.arg)
-                    yield from self._read(statement.body)
+                    yield from self.read(statement.body)
                 case ast.Import() | ast.ImportFrom() | ast.Pass() | ast.Expr():
                     pass
                 case _:
@@ -237,8 +304,12 @@ class _Assertions:
             raise _unreadable(expression) from error
 
 
-def _unreadable(node: ast.AST) -> ValueError:
-    return ValueError(f"assertions: {ast.unparse(node)[:80]!r} is not a call with literals that equals a literal")
+class _Unreadable(ValueError):
+    """An assertion is more than a call with literals that equals a literal."""
+
+
+def _unreadable(node: ast.AST) -> _Unreadable:
+    return _Unreadable(f"assertions: {ast.unparse(node)[:80]!r} is not a call with literals that equals a literal")
 
 
 def plain(value: object) -> object:

@@ -5,8 +5,9 @@
                                sandbox: program, input  ->  its output or return value
                                outside: comparison with the expected result
 
-The expected results never enter the sandbox. So a program passes only with the right result in its output, whatever
-else it does (prints a fake verdict, exits early, inspects the harness, redefines comparison).
+The expected results are never in one sandbox with the program. So a program passes only with the right result in its
+output, whatever else it does (prints a fake verdict, exits early, inspects the harness, redefines comparison). Tests
+that are a script run in a sandbox of their own, in turns with the program (`coa.grading.scripts`).
 """
 
 import json
@@ -21,7 +22,9 @@ from functools import cache
 from importlib import import_module
 
 from coa.errors import ToolDown, UserError
-from coa.grading.cases import Call, Feed, Tests, any_digits, read_case, read_json, read_tests, write_case
+from coa.grading.cases import Call, Feed, Script, Tests, any_digits, read_case, read_json, read_tests, write_case
+from coa.grading.scripts import MARK, ROUNDS, ScriptRounds
+from coa.json_object import Json
 from coa.tools.base import ToolCall, UseTool, ask_hidden
 from coa.tools.fences import program_of
 from coa.tools.sandbox.cgroup import MIB
@@ -104,21 +107,49 @@ async def grade_programs(answer: str, task: Task, use_tool: UseTool) -> float:
 async def try_out(program: str, tests: Tests, use_tool: UseTool) -> Verdict:
     """Runs the tests one after the other, up to the first that fails."""
     for index, case in enumerate(tests.cases):
-        question = {
-            "program": program,
-            "case": write_case(case),
-            "time_limit_s": tests.time_limit_s,
-            "exact": tests.exact,
-        }
-        result = await ask_hidden(use_tool, RUN_TEST, question)
-        if result["why"] is not None:
-            return Verdict(index, Why(result["why"]), result["detail"])
+        if isinstance(case, Script):
+            why, detail = await _play(program, ScriptRounds(case, tests.setup), tests.time_limit_s, use_tool)
+        else:
+            question = {
+                "program": program,
+                "case": write_case(case),
+                "setup": tests.setup,
+                "time_limit_s": tests.time_limit_s,
+                "exact": tests.exact,
+            }
+            result = await ask_hidden(use_tool, RUN_TEST, question)
+            why, detail = result["why"], result["detail"]
+        if why is not None:
+            return Verdict(index, Why(why), detail)
     return Verdict()
 
 
+async def _play(program: str, rounds: ScriptRounds, limit_s: float, use_tool: UseTool) -> tuple[Why | None, str]:
+    """Runs a script and the program in turns; why the program does not pass, and one line of detail."""
+
+    async def run(source: str, stdin: str, names_in: str) -> Json:
+        source = _SETTINGS + taken_for_granted(names_in) + source
+        return await ask_hidden(use_tool, RUN_TEST, {"source": source, "stdin": stdin, "time_limit_s": limit_s})
+
+    for _ in range(ROUNDS):
+        script = await run(*rounds.script(), "")
+        if script["why"] is not None:
+            return (Why.WRONG if script["why"] == Why.ERROR else Why(script["why"])), script["detail"]
+        try:
+            if rounds.ended(script["printed"]):
+                return None, ""
+            results = await run(*rounds.program(program), program)
+            if results["why"] is not None:
+                return Why(results["why"]), results["detail"]
+            rounds.results(results["printed"])
+        except (ValueError, RecursionError) as error:
+            return Why.ERROR, _short(str(error))
+    return Why.WRONG, f"the tests still lack results after {ROUNDS} runs"
+
+
 class RunTest:
-    """The tool: {"program": .., "case": text of a test, "time_limit_s": .., "exact": ..} gives {"why": .., "detail":
-    ..}."""
+    """The tool: {"program": .., "case": text of a test, "setup": .., "time_limit_s": .., "exact": ..} gives {"why": ..,
+    "detail": ..}; {"source": .., "stdin": .., "time_limit_s": ..} gives what was printed, too, as "printed"."""
 
     def __init__(self, sandbox: Sandbox, config: ProgramsConfig) -> None:
         self._sandbox, self._config = sandbox, config
@@ -128,16 +159,26 @@ class RunTest:
 
     async def __call__(self, call: ToolCall) -> str:
         asked = json.loads(call.argument)
-        case = read_case(asked["case"])
         limit_s = min(asked["time_limit_s"], self._config.longest_s)
-        source = harness(asked["program"], case)
-        limits = self._config.limits(limit_s, MIB + 4 * len(asked["case"]))
-        ended = await self._sandbox.execute(source, stdin_of(case), limits)
+        if "source" in asked:
+            ended = await self._run(asked["source"], asked["stdin"], limit_s)
+            why, detail = fault_of(ended)
+            return json.dumps({"why": why, "detail": detail, "printed": ended.stdout})
+        case = read_case(asked["case"])
+        assert not isinstance(case, Script), "its runs have a source"
+        source = harness(asked["program"], case, asked["setup"])
+        ended = await self._run(source, stdin_of(case), limit_s, len(asked["case"]))
+        why, detail = judge_run(ended, case, exact=asked["exact"])
+        return json.dumps({"why": why, "detail": detail})
+
+    async def _run(self, source: str, stdin: str, limit_s: float, expected: int = 0) -> Ended:
+        """expected: characters that a right program may print, beyond those of any."""
+        limits = self._config.limits(limit_s, MIB + 4 * max(expected, len(stdin)))
+        ended = await self._sandbox.execute(source, stdin, limits)
         longest_s = limits.wall_s + limits.busy_s
         if ended.status is None and not ended.flooded and ended.waited_s > (longest_s - limit_s) / 2:
             raise ToolDown(f"a program waited {ended.waited_s:.1f} s of {longest_s:g} s for a core")
-        why, detail = judge_run(ended, case, exact=asked["exact"])
-        return json.dumps({"why": why, "detail": detail})
+        return ended
 
 
 _FEED_HARNESS = """
@@ -153,6 +194,7 @@ def _harness():
     module = sys.modules["program"] = type(sys)("program")
     space = vars(module)
     space.update((name, value) for name, value in globals().items() if not name.startswith("_"))
+    exec(compile({setup}, "setup.py", "exec"), space)
     exec(compile({program}, "program.py", "exec"), space)
     name, solution = asked["function"], space.get("Solution")
     function = getattr(solution(), name) if hasattr(solution, name) else space[name]
@@ -166,9 +208,6 @@ _harness()
 """
 _OUT_OF_TIME = (None, 128 + signal.SIGXCPU)
 _KILLED = 128 + signal.SIGKILL
-_MARK = "\x1e"
-"""Marks the value that a function returned. A program that prints the mark itself gains nothing, since only the right
-value counts."""
 _SETTINGS = """\
 import sys
 sys.setrecursionlimit(50000)
@@ -177,10 +216,10 @@ exit = quit = sys.exit
 """
 
 
-def harness(program: str, case: Feed | Call) -> str:
+def harness(program: str, case: Feed | Call, setup: str) -> str:
     """The program as the sandbox runs it: with imports before it, and a call of the tested function after it."""
     body = _FEED_HARNESS if isinstance(case, Feed) else _CALL_HARNESS
-    return _SETTINGS + taken_for_granted(program) + body.format(program=ascii(program), mark=_MARK)
+    return _SETTINGS + taken_for_granted(program) + body.format(program=ascii(program), setup=ascii(setup), mark=MARK)
 
 
 def stdin_of(case: Feed | Call) -> str:
@@ -226,8 +265,8 @@ def check_programs(config: ProgramsConfig, call_s: float) -> None:
         )
 
 
-def judge_run(ended: Ended, case: Feed | Call, *, exact: bool = False) -> tuple[Why | None, str]:
-    """The reason why a run does not pass, and one line of detail; (None, "") if it passes."""
+def fault_of(ended: Ended) -> tuple[Why | None, str]:
+    """Why a run did not end as it should, and one line of detail; (None, "") if it did."""
     last = (ended.stderr.strip().splitlines() or [""])[-1].strip()
     if ended.flooded:
         return Why.WRONG, f"printed more than {FLOOD_BYTES // MIB} MiB"
@@ -236,13 +275,20 @@ def judge_run(ended: Ended, case: Feed | Call, *, exact: bool = False) -> tuple[
     if ended.status == _KILLED:
         return Why.KILLED, "killed (time or memory)"
     if ended.status != 0:
-        return (Why.MEMORY if last.startswith("MemoryError") else Why.ERROR), _short(
-            last or f"exit status {ended.status}"
-        )
+        why = Why.MEMORY if last.startswith("MemoryError") else Why.ERROR
+        return why, _short(last or f"exit status {ended.status}")
+    return None, ""
+
+
+def judge_run(ended: Ended, case: Feed | Call, *, exact: bool = False) -> tuple[Why | None, str]:
+    """The reason why a run does not pass, and one line of detail; (None, "") if it passes."""
+    fault = fault_of(ended)
+    if fault[0] is not None:
+        return fault
     if isinstance(case, Feed):
         right = same_output(ended.stdout, case.output, exact=exact)
         return (None, "") if right else (Why.WRONG, f"wanted {_short(case.output)!r}, got {_short(ended.stdout)!r}")
-    _, mark, value = ended.stdout.rpartition(_MARK)
+    _, mark, value = ended.stdout.rpartition(MARK)
     if not mark:
         return Why.ERROR, f"ended before {case.function} returned"
     try:

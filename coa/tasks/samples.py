@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from coa.grading.cases import Call, Feed, any_digits, read_tests
+from coa.grading.cases import Case, Feed, Script, any_digits, read_tests
 from coa.grading.programs import TESTS
 from coa.json_object import JsonView
 from coa.tasks.published.programs import SAMPLE_TESTS
@@ -56,10 +56,13 @@ def _in_question(question: str, tests: str) -> bool:
     return all(any(_stand_in(parts, text) for parts in _samples(case)) for case in cases)
 
 
-def _samples(case: Feed | Call) -> Iterator[list[str]]:
+def _samples(case: Case) -> Iterator[list[str]]:
     """The parts of a sample in the order in which a question shows them, for each result that is accepted."""
     if isinstance(case, Feed):
         yield [case.input, case.output]
+        return
+    if isinstance(case, Script):
+        yield [case.text]
         return
     with any_digits():
         arguments = [json.dumps(value, ensure_ascii=False) for value in (*case.arguments, *case.keywords.values())]

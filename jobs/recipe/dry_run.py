@@ -115,7 +115,7 @@ def _what(config: Recipe, stage: str) -> str:
     sft, rl = config.sft, config.rl
     match stage:
         case "distill":
-            return f"{_runs(config)}, {number(config.distill.keep)} kept at most"
+            return f"{_runs(config)}; {number(config.distill.keep)} kept ones are enough"
         case "sft":
             steps = f"{sft.epochs:g} epochs" if sft.epochs is not None else f"{number(sft.steps_of(0))} steps"
             return f"{steps} of {sft.batch} demonstrations"

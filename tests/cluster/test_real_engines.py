@@ -117,7 +117,7 @@ class Stage:
             PlacementConfig(engine_cpus=0.5),
             ToolClient(self.executor),
             str(model),
-            config=EngineConfig(max_concurrent=AT_ONCE, block_size=32),
+            config=EngineConfig(max_concurrent=AT_ONCE),
             agent=AGENT,
             reward=RewardConfig(),
             seed=0,

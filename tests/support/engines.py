@@ -114,6 +114,8 @@ class FakeWorld:
     start_s: float = 5.0
     token_s: float = 0.1
     calls_of: Callable[[EpisodeId], int] = lambda episode: derive("calls", episode.task, episode.group) % 7
+    solved: Callable[[EpisodeId], bool] = lambda episode: False
+    """Whether an episode is right whatever it said."""
     signs: Callable[[], int] = lambda: 0
     """Of progress of the starts."""
     failing_starts: int = 0
@@ -388,7 +390,7 @@ class FakeEngine:
             self._episodes.pop(order.id)
             self._emit(Failed(id=order.id, where="ToolDown", why=str(error), tokens=tokens, tool_calls=turn))
             return
-        self._results[order.id] = scored(order, journal)
+        self._results[order.id] = scored(order, journal, solved=self._world.solved(order.id))
         self._episodes.pop(order.id)
         self._emit(Ended(id=order.id))
 
@@ -430,7 +432,7 @@ class FakeEngine:
         )
 
 
-def scored(order: EpisodeOrder, journal: Sequence[Delta]) -> Scored:
+def scored(order: EpisodeOrder, journal: Sequence[Delta], *, solved: bool) -> Scored:
     token_ids, mask, versions = [np.array([1, 2], np.int32)], [False] * 2, [ENVIRONMENT] * 2
     for delta in journal:
         token_ids.append(delta.token_ids)
@@ -440,7 +442,7 @@ def scored(order: EpisodeOrder, journal: Sequence[Delta]) -> Scored:
     action_mask = np.asarray(mask)
     tokens = np.concatenate(token_ids)
     said = sum(isinstance(delta, Said) for delta in journal)
-    reward = float(derive(*tokens.tolist()) % 2)
+    reward = float(solved or derive(*tokens.tolist()) % 2)
     trajectory = Trajectory(
         task_id=order.task.id,
         sample=order.id.sample,

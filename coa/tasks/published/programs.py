@@ -19,6 +19,7 @@ MAX_TESTS_BYTES = 1 << 28
 SAMPLE_TESTS = "sample_tests"
 """The part of a benchmark whose programs are tested only on the samples in the problem's text."""
 READ_STDIN = "Write a complete Python program that reads the input from stdin and prints the answer to stdout."
+PASSES = "Write a Python program that passes these tests, among others:"
 FILL_IN = "Write a complete Python program that begins with this starter code and fills it in:"
 
 _TEXT_OPCODES = frozenset({"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"})
@@ -71,6 +72,33 @@ def code_contests(row: Row) -> Item:
         answers=(encode_tests(stdin=cases, time_limit_s=seconds),),
         id=called(row, "name"),
     )
+
+
+def human_eval(row: Row) -> Item:
+    """Reads a row of HumanEval, or of EvalPlus in its layout: `prompt`, `test`, `entry_point`, `task_id`."""
+    prompt, function = text(row, "prompt"), text(row, "entry_point")
+    tests = encode_tests(script=text(row, "test"), setup=prompt, entry_point=function)
+    return Item(question=f"{FILL_IN}\n```py\n{prompt}\n```", answers=(tests,), id=called(row, "task_id"))
+
+
+def mbpp(row: Row) -> Item:
+    """Reads a row of MBPP, complete or sanitized: `text` or `prompt`, `test_list` (shown in the question),
+    `challenge_test_list`, `test_setup_code` or `test_imports`; EvalPlus adds `test`."""
+    shown, hidden = _texts(row, "test_list"), _texts(row, "challenge_test_list")
+    setup = _texts(row, "test_setup_code") + _texts(row, "test_imports")
+    script = [str(row["test"])] if row.get("test") else shown + hidden
+    tests = encode_tests(script=script, setup="\n".join(setup))
+    wanted = "\n".join(shown)
+    question = f"{text(row, 'prompt', 'text')}\n\n{PASSES}\n```py\n{wanted}\n```"
+    return Item(question=question, answers=(tests,), id=called(row, "task_id"))
+
+
+def _texts(row: Row, column: str) -> list[str]:
+    """The texts in a column, or its one text; none if it has none."""
+    value = row.get(column)
+    if value is None or isinstance(value, str):
+        return [value] if value else []
+    return [str(one) for one in value]
 
 
 def checked(truth: str) -> str:

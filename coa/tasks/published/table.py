@@ -13,7 +13,7 @@ from coa.errors import UserError
 from coa.registry import Registry
 from coa.tasks.published.benchmark import GREEDY, Benchmark, Decoding, Hub
 from coa.tasks.published.mathematics import olympiad, problem
-from coa.tasks.published.programs import code_contests, live_code_bench, within
+from coa.tasks.published.programs import code_contests, human_eval, live_code_bench, mbpp, within
 from coa.tasks.published.questions import browse_comp, flash_rag, gaia, last_exam, web_walker
 
 SIXTEEN = Decoding(samples=16, temperature=0.6)
@@ -21,6 +21,7 @@ ONE = Decoding(samples=1, temperature=0.6)
 WEB = Decoding(samples=3, temperature=1.0, top_p=0.9)
 
 _TEST = ("*test*",)
+_CC = "CC BY 4.0"
 _PRIVATE = "not to be published in plain text, nor trained on"
 
 
@@ -31,6 +32,7 @@ def _listed(name: str, hub: Hub, rows: tuple[int, ...], terms: str, *aliases: st
 _contest = partial(_listed, profile="math", grader="math", metric="avg@k", decoding=SIXTEEN, read=problem)
 _maths = partial(_listed, profile="math", grader="math", metric="pass@1", decoding=ONE)
 _programs = partial(_listed, profile="code", grader="tests", metric="pass@1", decoding=ONE)
+_greedy = partial(_listed, profile="code", grader="tests", metric="pass@1", decoding=GREEDY)
 _web = partial(_listed, profile="web", grader="judge", metric="judged pass@1", decoding=WEB)
 _asked = partial(_listed, profile="mhqa", grader="exact_first", metric="exact match", decoding=GREEDY, read=flash_rag)
 
@@ -47,6 +49,10 @@ def _live_code_bench(number: int, rows: tuple[int, ...], since: str, until: str)
     read = within(since, until, live_code_bench)
     terms = "Creative Commons; problems are the contests' own"
     return _programs(name, hub, rows, terms, f"skywork_{name}", f"lcb_v{number}", read=read)
+
+
+def _mbpp(config: str) -> Hub:
+    return Hub(id="google-research-datasets/mbpp", config=config, files=(f"{config}/test*",))
 
 
 _OLYMPIAD = "OE_TO_maths_en_COMP"
@@ -81,6 +87,39 @@ _TABLE = (
         "CC BY 4.0",
         *("codecontest", "code_contests"),
         read=code_contests,
+    ),
+    _greedy(
+        "humaneval",
+        Hub(id="openai/openai_humaneval", files=("*openai_humaneval/test*",)),
+        (164,),
+        "MIT",
+        *("human_eval", "human-eval"),
+        read=human_eval,
+    ),
+    _greedy(
+        "humaneval_plus",
+        Hub(id="evalplus/humanevalplus", files=_TEST),
+        (164,),
+        "Apache-2.0",
+        *("humanevalplus", "humaneval+"),
+        read=human_eval,
+    ),
+    _greedy("mbpp", _mbpp("full"), (500, 974), _CC, read=mbpp),
+    _greedy(
+        "mbpp_sanitized",
+        _mbpp("sanitized"),
+        (257, 427),
+        _CC,
+        *("sanitized-mbpp", "mbpp-sanitized"),
+        read=mbpp,
+    ),
+    _greedy(
+        "mbpp_plus",
+        Hub(id="evalplus/mbppplus", files=_TEST),
+        (378,),
+        "Apache-2.0",
+        *("mbppplus", "mbpp+"),
+        read=mbpp,
     ),
     _open("nq", 3610, "test", "nq_full"),
     _open("triviaqa", 11313, "test", "tq"),

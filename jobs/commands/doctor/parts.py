@@ -156,7 +156,7 @@ def numbers(recipe: Recipe | None) -> Iterator[Finding]:
     if not BFLOAT16.intersection(CPU.read_text().split()):
         yield Finding(State.OK, "float32: this CPU has no arithmetic in bfloat16")
         return
-    words = (sys.executable, "-m", "coa.planning.number_types")
+    words = (sys.executable, "-m", "actors.number_types")
     try:
         told = subprocess.run(words, capture_output=True, text=True, timeout=IMPORT_S, check=True).stdout
     except (subprocess.SubprocessError, OSError):

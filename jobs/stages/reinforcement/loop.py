@@ -56,7 +56,7 @@ from jobs.stages.reinforcement.rl_stats import (
     tolerance_of,
 )
 from jobs.stages.reinforcement.times import LoopTimes
-from jobs.stages.reinforcement.waits import LoopCounts, Waits, alike
+from jobs.stages.reinforcement.waits import ADVICE, LoopCounts, Waits, alike
 from jobs.teachers.fallback import TeacherFallback, TeamState
 from jobs.teachers.scoring import TeacherScoring
 
@@ -261,7 +261,9 @@ class Reinforcement:
         self._failures = 0
         self._waits.play()
         self.stats.families.play(group.number)
-        self.stats.failing.play()
+        self.stats.failing.add("")
+        reason = "" if samples is not None else alike(group.episodes)
+        self.stats.uninformative.add(reason and f"{reason}: {ADVICE[reason]}")
         self._tell_news(window)
         record = group.record()
         if self._fallback is not None and window.version < self._config.steps:
@@ -275,7 +277,7 @@ class Reinforcement:
             self._stream.done(group.index)
             self.ledger.drop(record, NO_VARIANCE)
             self.stats.dropped[NO_VARIANCE] += 1
-            self._waits.drop(alike(group.episodes))
+            self._waits.drop(reason)
             self.stats.refills += window.drop(group.number)
         self.stats.played.append(record)
 

@@ -19,10 +19,10 @@ from coa.agent.episode import Grammar
 from coa.agent.records import EpisodeRecord, GroupRecord
 from coa.errors import EpisodeFailed
 from coa.json_object import Json, JsonView
-from coa.learning.failing import Failing
 from coa.learning.families import Families
 from coa.learning.faults import of_sync
 from coa.learning.skipping import Skipping
+from coa.learning.spells import failing, uninformative
 from coa.reporting.spans import Times, overlap, steady, total
 from coa.types import Status
 from jobs.recipe.schema import Recipe
@@ -49,7 +49,7 @@ class RlStats:
         """Number of times that a task is issued again after its group failed."""
         self.played: list[GroupRecord] = []
         """Groups that ended since the last step."""
-        self.families, self.failing = Families(), Failing()
+        self.families, self.failing, self.uninformative = Families(), failing(), uninformative()
         self.skipping = Skipping()
         self.faults: list[str] = []
         """Faults that `coa.learning.faults` found since the last record."""
@@ -98,13 +98,13 @@ class RlStats:
     def fail(self, failure: EpisodeFailed, *, again: bool) -> None:
         """An episode failed for good, and its group with it; `again`: its task is issued again."""
         self.dropped[failure.where] += 1
-        self.failing.fail(str(failure))
+        self.failing.add(str(failure))
         self.retried += again
         self.given_up += not again
 
     def news(self, version: int) -> list[str]:
         """Sentences for the user since the last call."""
-        return [*self.families.news(version), *self.failing.news(version)]
+        return [*self.families.news(version), *self.failing.news(version), *self.uninformative.news(version)]
 
     def step(self, event: Stepped) -> list[GroupRecord]:
         """Counts a step; returns the groups that ended since the last one."""
@@ -135,7 +135,7 @@ class RlStats:
             **episode_metrics(groups),
             **counts,
             **self.families.metrics(),
-            **self.failing.metrics(),
+            "failed_fraction": self.failing.share,
             **({"faults": "; ".join(faults)} if faults else {}),
             "groups": len(groups),
             **({"rejected_fraction": counts.get(drop(NO_VARIANCE), 0) / len(groups)} if groups else {}),
@@ -184,6 +184,7 @@ class RlStats:
             "skipped": self.skipping.total,
             "families_vanished": [asdict(one) for one in self.families.history],
             "groups_failing": [asdict(one) for one in self.failing.history],
+            "groups_uninformative": [asdict(one) for one in self.uninformative.history],
             "refills": self.refills,
             "deadline_waits": self.deadline_waits,
             "syncs": len(self.syncs),

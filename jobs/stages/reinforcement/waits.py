@@ -1,7 +1,7 @@
 """Why reinforcement waits, in words, and which settings change it.
 
 waiting for a batch of 4 groups, 1 ready, 7 being played; 12 groups, 11 dropped: all right; such groups teach
-nothing: take harder tasks (tasks.path), or more episodes a task (rl.group)
+nothing: take harder tasks (`coa select` drops those that are always solved), ...
 """
 
 from collections import Counter
@@ -11,14 +11,17 @@ from typing import Protocol
 
 ALL_RIGHT, ALL_WRONG, ALIKE = "all right", "all wrong", "all alike"
 ADVICE = {
-    ALL_RIGHT: "such groups teach nothing: take harder tasks (tasks.path), or more episodes a task (rl.group)",
-    ALL_WRONG: (
-        "such groups teach nothing: take easier tasks (tasks.path), fine-tune for longer (sft.steps), or play more "
-        "episodes a task (rl.group)"
+    ALL_RIGHT: (
+        "take harder tasks (`coa select` drops those that are always solved), play more episodes a task (rl.group), "
+        "or stop here"
     ),
-    ALIKE: "such groups teach nothing: rl.sampling.temperature or rl.group makes episodes differ more",
+    ALL_WRONG: (
+        "take easier tasks (tasks.path), fine-tune for longer (sft.steps), or play more episodes a task (rl.group)"
+    ),
+    ALIKE: "rl.sampling.temperature or rl.group makes episodes differ more",
 }
 """Advice by the commonest reason for which groups are dropped."""
+NOTHING = "such groups teach nothing: "
 SLOW = "smaller batches (rl.window.groups_per_batch), fewer or shorter episodes (rl.group, agent.limits.max_tokens)"
 FAILED = "the last failure: "
 LONGEST_FAILURE = 200
@@ -96,5 +99,5 @@ class Waits:
         if self.failed > self.dropped.total():
             return f"{FAILED}{self.last_failure}"
         if self.dropped:
-            return ADVICE[self.dropped.most_common(1)[0][0]]
+            return NOTHING + ADVICE[self.dropped.most_common(1)[0][0]]
         return f"a step comes sooner with {SLOW}"

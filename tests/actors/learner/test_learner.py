@@ -54,7 +54,7 @@ def batches() -> list[list[Sample]]:
     return [[random_sample(rng, 300, imitate=step % 2 == 0, version=step) for _ in range(7)] for step in range(STEPS)]
 
 
-def loss_mask(model: Path, config: RlLearnerConfig, dtype: str = "float32") -> tuple[Learner, list[StepReport]]:
+def learn(model: Path, config: RlLearnerConfig, dtype: str = "float32") -> tuple[Learner, list[StepReport]]:
     learner = Learner(model, ModelConfig(dtype=dtype), config, steps=STEPS)
     return learner, [learner.step(batch, version) for version, batch in enumerate(batches())]
 
@@ -72,7 +72,7 @@ def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> fl
 
 @pytest.fixture(scope="module")
 def plainly(model: Path, one_rank: None) -> tuple[dict[str, torch.Tensor], list[StepReport]]:
-    learner, reports = loss_mask(model, CONFIG)
+    learner, reports = learn(model, CONFIG)
     return weights_of(learner), reports
 
 
@@ -94,7 +94,7 @@ FITTING: dict[str, dict[str, Any]] = {
 def test_what_makes_a_model_fit_changes_nothing_that_it_learns(
     settings: dict[str, Any], model: Path, plainly: tuple[dict[str, torch.Tensor], list[StepReport]]
 ) -> None:
-    learner, reports = loss_mask(model, replace(CONFIG, **settings))
+    learner, reports = learn(model, replace(CONFIG, **settings))
     weights, expected = plainly
     for mine, theirs in zip(reports, expected, strict=True):
         assert mine.loss == pytest.approx(theirs.loss, abs=1e-5)
@@ -106,7 +106,7 @@ def test_what_makes_a_model_fit_changes_nothing_that_it_learns(
 def test_bfloat16_learns_nearly_the_same(
     stage: int, model: Path, plainly: tuple[dict[str, torch.Tensor], list[StepReport]]
 ) -> None:
-    learner, reports = loss_mask(model, replace(CONFIG, zero_stage=stage), "bfloat16")
+    learner, reports = learn(model, replace(CONFIG, zero_stage=stage), "bfloat16")
     weights, expected = plainly
     for mine, theirs in zip(reports, expected, strict=True):
         assert mine.loss == pytest.approx(theirs.loss, abs=0.002)
@@ -151,7 +151,7 @@ def test_adapters_are_trained_and_published_merged(
     pytest.importorskip("peft")
     start = load_model(model, ModelConfig(dtype=dtype)).state_dict()
     config = replace(CONFIG, zero_stage=stage, lora=LORA, gradient_checkpointing=checkpointing)
-    learner, reports = loss_mask(model, config, dtype)
+    learner, reports = learn(model, config, dtype)
     assert reports[0].loss != reports[2].loss
     found = weights_of(learner)
     assert found.keys() == start.keys()
@@ -265,7 +265,7 @@ def test_a_tied_model_learns_one_tensor_from_both_ends_and_stays_tied(
     stage: int, one_rank: None, tmp_path: Path
 ) -> None:
     source = make_tied_model(tmp_path / "tied")
-    learner, _ = loss_mask(source, replace(CONFIG, zero_stage=stage))
+    learner, _ = learn(source, replace(CONFIG, zero_stage=stage))
     found = weights_of(learner)
     assert found.keys() == load((source / "model.safetensors").read_bytes()).keys()
     assert "lm_head.weight" not in found
@@ -375,7 +375,7 @@ def test_two_ranks_learn_what_one_does(
     config = replace(CONFIG, **settings)
     if config.lora.rank:
         pytest.importorskip("peft")
-    alone, reports = loss_mask(model, config)
+    alone, reports = learn(model, config)
     told = asyncio.run(learn_on_two_ranks(model, replace(config, ranks=2, sequence_parallel=shared), tmp_path))
     for mine, theirs in zip([event.report for event in told], reports, strict=True):
         assert mine.samples == theirs.samples == 7

@@ -175,11 +175,11 @@ def test_a_model_that_carries_states_has_no_prefix_cache_on_a_cpu(
 
 @pytest.mark.parametrize("cpu", [True, False])
 def test_what_a_recipe_sets_holds_on_every_device(cpu: bool) -> None:
-    config = EngineConfig(enforce_eager=not cpu, chunked_prefill=cpu, block_size=32, threads=4)
+    config = EngineConfig(enforce_eager=not cpu, chunked_prefill=cpu, block_size=64, threads=4)
     chosen = arguments(config, cpu=cpu, max_tokens=300)
     assert chosen["enforce_eager"] is not cpu
     assert chosen["enable_chunked_prefill"] is cpu
-    assert chosen["block_size"] == 32
+    assert chosen["block_size"] == 64
     variables = environment(config, cpu=cpu)
     assert variables["OMP_NUM_THREADS"] == "4"
     assert "TORCHDYNAMO_DISABLE" not in variables

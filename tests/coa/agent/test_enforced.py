@@ -52,7 +52,7 @@ class Bench:
         self.driver = Driver(self.engine)
 
     async def _start(self, folder: Path) -> RolloutEngine:
-        config = EngineConfig(max_concurrent=AT_ONCE, block_size=32)
+        config = EngineConfig(max_concurrent=AT_ONCE)
         engine = RolloutEngine(
             str(folder),
             config=config,

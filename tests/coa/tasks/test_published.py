@@ -13,12 +13,12 @@ import pytest
 
 from coa.agent.profiles import PROFILES
 from coa.errors import UserError
-from coa.grading.cases import Call, Feed, read_tests
+from coa.grading.cases import Call, Feed, Script, read_tests
 from coa.grading.graders import GRADERS
 from coa.registry import Registry
 from coa.tasks.published.benchmark import Benchmark, Decoding, Hub
 from coa.tasks.published.item import BadRow, Item, plain
-from coa.tasks.published.programs import FILL_IN, READ_STDIN, unpickle_text, unseal
+from coa.tasks.published.programs import FILL_IN, PASSES, READ_STDIN, unpickle_text, unseal
 from coa.tasks.published.table import BENCHMARKS, find, find_benchmark, of_family, register
 
 
@@ -46,6 +46,7 @@ def test_the_table_has_the_papers_benchmarks_with_its_protocols() -> None:
         ("code", "tests", "pass@1", one),
         ("mhqa", "exact_first", "exact match", greedy),
     )
+    plain_programs = ("code", "tests", "pass@1", greedy)
     web = ("web", "judge", "judged pass@1", Decoding(3, 1.0, 0.9))
     assert protocols == {
         "aime24": (30, *maths, "avg@16", sixteen),
@@ -56,6 +57,11 @@ def test_the_table_has_the_papers_benchmarks_with_its_protocols() -> None:
         "livecodebench_v4": (101, *programs),
         "livecodebench_v5": (167, *programs),
         "codecontests": (165, *programs),
+        "humaneval": (164, *plain_programs),
+        "humaneval_plus": (164, *plain_programs),
+        "mbpp": (500, *plain_programs),
+        "mbpp_sanitized": (257, *plain_programs),
+        "mbpp_plus": (378, *plain_programs),
         "nq": (3610, *opened),
         "triviaqa": (11313, *opened),
         "hotpotqa": (7405, *opened),
@@ -265,6 +271,36 @@ def test_published_programs_have_sample_tests_alone() -> None:
     found = item("livecodebench_v5", question="Add. Use stdin.", answer=truth, id="abc_1")
     exactly = json.dumps({"compare": "exact"} | json.loads(truth))
     assert found == Item(question="Add. Use stdin.", answers=(exactly,), id="abc_1", part="sample_tests")
+
+
+ABSOLUTE = 'def absolute(x: float) -> float:\n    """The distance from 0."""'
+CHECK = "def check(candidate):\n    for x in (-1.5, 2.5):\n        assert abs(candidate(x) - abs(x)) < 1e-6"
+
+
+@pytest.mark.parametrize("name", ["humaneval", "humaneval_plus"])
+def test_a_row_of_human_eval(name: str) -> None:
+    row = {"task_id": "HumanEval/7", "prompt": f"\n\n{ABSOLUTE}\n", "test": CHECK, "entry_point": "absolute"}
+    found = item(name, **row, canonical_solution="    return abs(x)\n")
+    assert (found.id, found.question) == ("HumanEval/7", f"{FILL_IN}\n```py\n{ABSOLUTE}\n```")
+    tests = read_tests(found.answers[0])
+    assert tests.setup == ABSOLUTE
+    assert tests.cases == (Script(f"{CHECK}\ncheck(absolute)\n", ("absolute",)),)
+    with pytest.raises(BadRow, match="no `entry_point`"):
+        read(name, **row | {"entry_point": ""})
+
+
+def test_a_row_of_mbpp() -> None:
+    shown = ["assert absolute(-2) == 2", "assert math.isclose(absolute(3), 3)"]
+    row = {"task_id": 5, "code": "absolute = abs", "test_list": shown}
+    found = item("mbpp", **row, text="Find it.", test_setup_code="", challenge_test_list=["assert absolute(0) == 0"])
+    assert (found.id, found.question) == ("5", f"Find it.\n\n{PASSES}\n```py\n{chr(10).join(shown)}\n```")
+    [script] = read_tests(found.answers[0]).cases
+    assert script == Script("\n".join([*shown, "assert absolute(0) == 0"]), ("absolute",))
+    sanitized = item("mbpp_sanitized", **row, prompt="Find it.", test_imports=["import math"])
+    assert read_tests(sanitized.answers[0]).setup == "import math"
+    plus = item("mbpp_plus", **row, prompt="Find it.", test_imports=[], test="for x in (1, 2): assert absolute(x) == x")
+    assert plus.question == found.question
+    assert read_tests(plus.answers[0]).cases == (Script("for x in (1, 2): assert absolute(x) == x", ("absolute",)),)
 
 
 def test_releases_are_told_apart_by_the_day_of_the_contest() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from actors.messages import EpisodeId
 from coa.errors import InfrastructureError
 from coa.learning.accounts import OPEN, ROLLED_BACK, TRAINED
 from coa.learning.batches import BatchStore
@@ -14,6 +15,7 @@ from coa.learning.orders import Train
 from coa.reporting.metrics import read_metrics
 from coa.storage.jsonl import read_lines
 from jobs.stages.reinforcement.groups import shares
+from jobs.stages.reinforcement.waits import ADVICE, ALL_RIGHT
 from tests.support.engines import FakeTools, FakeWorld
 from tests.support.rl_loop import GROUPS, accounts_of, make_run, reinforce
 from tests.support.virtual_time import in_virtual_time
@@ -124,12 +126,29 @@ def test_a_tool_that_fails_for_most_groups_is_named_while_the_others_are_trained
     played = in_virtual_time(reinforce(run, FakeWorld(tools=FakeTools(down=down), calls_of=lambda episode: 2)))
     told = [line for line in said if "most groups" in line]
     assert [line.split(":")[1] for line in told] == [" most groups fail", " most groups are played again"]
-    assert told[0].endswith("of the last 20 groups failed, the last one: ToolDown: it is down")
+    assert told[0].endswith("of the last 20 groups failed, most often by ToolDown: it is down")
     shares = [row["failed_fraction"] for row in read_metrics(run.folder / "metrics.jsonl") if "failed_fraction" in row]
     assert max(shares) > 0.5
     assert shares[-1] == 0
     [spell] = played.result["groups_failing"]
     assert spell["since"] < spell["until"] <= 20
+
+
+def test_it_is_said_once_that_most_groups_teach_nothing_with_what_to_do(tmp_path: Path) -> None:
+    """Of the first 400 groups, 9 of 10 are solved whatever is sampled; of the others a quarter is all equal."""
+    run, said = make_run(tmp_path, max_staleness=1, steps=40), list[str]()
+    run.console.say = lambda text: said.append(text)
+
+    def solved(episode: EpisodeId) -> bool:
+        return episode.group < 400 and episode.group % 10 > 0
+
+    played = in_virtual_time(reinforce(run, FakeWorld(solved=solved)))
+    told = [line for line in said if "groups teach" in line]
+    assert [line.split(":")[1] for line in told] == [" most groups teach nothing", " more groups teach something again"]
+    assert told[0].endswith(f"most often {ALL_RIGHT}: {ADVICE[ALL_RIGHT]}")
+    [spell] = played.result["groups_uninformative"]
+    assert spell["why"].startswith(ALL_RIGHT)
+    assert spell["since"] < spell["until"] <= 40
 
 
 @pytest.mark.parametrize("dies_after", [(), (3,)])

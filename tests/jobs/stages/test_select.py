@@ -323,7 +323,6 @@ def test_a_random_model_solves_nothing_so_that_either_way_all_is_kept(
             "agent.limits={max_turns: 3, max_turn_tokens: 600, max_tokens: 4096, max_tag_tokens: 8}",
             "selection.direct.tries=4",
             "selection.tuned.tries=2",
-            "engine.block_size=32",
             "engine.kv_cache_gib=0.25",
         ],
     )

@@ -4,14 +4,10 @@ Learners multiply the rows of hundreds of tokens at once, and are limited by ari
 request, and is limited by memory as long as they are few.
 """
 
-from __future__ import annotations
-
 import json
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 LEARNER_ROWS, ENGINE_ROWS = 512, 4
 WIDTH = 1024
@@ -21,8 +17,6 @@ SECONDS = 0.2
 
 def seconds(rows: int, dtype: torch.dtype) -> float:
     """Seconds of a product of [rows, WIDTH] and [WIDTH, 4 WIDTH]: the fastest within SECONDS."""
-    import torch
-
     left, right = torch.ones(rows, WIDTH, dtype=dtype), torch.ones(WIDTH, 4 * WIDTH, dtype=dtype)
     torch.mm(left, right)
     fastest, until = float("inf"), time.perf_counter() + SECONDS
@@ -33,8 +27,6 @@ def seconds(rows: int, dtype: torch.dtype) -> float:
 
 
 def speedups() -> dict[int, float]:
-    import torch
-
     return {rows: seconds(rows, torch.float32) / seconds(rows, torch.bfloat16) for rows in (LEARNER_ROWS, ENGINE_ROWS)}
 
 
