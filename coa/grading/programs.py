@@ -96,16 +96,16 @@ class Verdict:
 async def grade_programs(answer: str, task: Task, use_tool: UseTool) -> float:
     """1 if the program in the answer passes all tests of the task, else 0; raises UserError if the task has no valid
     tests."""
+    program = program_of(answer)
     try:
         tests = read_tests(task.answers[0])
+        return float(bool(program.strip()) and (await try_out(program, tests, use_tool)).passed)
     except ValueError as error:
         raise UserError(f"task {task.id}: {error}") from error
-    program = program_of(answer)
-    return float(bool(program.strip()) and (await try_out(program, tests, use_tool)).passed)
 
 
 async def try_out(program: str, tests: Tests, use_tool: UseTool) -> Verdict:
-    """Runs the tests one after the other, up to the first that fails."""
+    """Runs the tests one after the other, up to the first that fails. Raises Untestable."""
     for index, case in enumerate(tests.cases):
         if isinstance(case, Script):
             why, detail = await _play(program, ScriptRounds(case, tests.setup), tests.time_limit_s, use_tool)
@@ -133,8 +133,11 @@ async def _play(program: str, rounds: ScriptRounds, limit_s: float, use_tool: Us
 
     for _ in range(ROUNDS):
         script = await run(*rounds.script(), "")
+        if script["why"] == Why.ERROR:
+            rounds.fail(script["detail"])
+            return Why.WRONG, script["detail"]
         if script["why"] is not None:
-            return (Why.WRONG if script["why"] == Why.ERROR else Why(script["why"])), script["detail"]
+            return Why(script["why"]), script["detail"]
         try:
             if rounds.ended(script["printed"]):
                 return None, ""

@@ -152,6 +152,10 @@ _harness()
 """
 
 
+class Untestable(ValueError):
+    """A script fails without any program."""
+
+
 class ScriptRounds:
     """A script and the results that it has so far."""
 
@@ -159,6 +163,11 @@ class ScriptRounds:
         self._script, self._setup = script, setup
         self._known: dict[str, Any] = {}
         self._lacking: Sequence[str] = ()
+
+    def fail(self, why: str) -> None:
+        """The script ended with an error; raises Untestable if nothing of a program can be its cause."""
+        if not self._known:
+            raise Untestable(f"its tests fail by themselves ({why}); packages are given by tools.sandbox.packages")
 
     def script(self) -> tuple[str, str]:
         """The next run of the script: its source, and its standard input."""

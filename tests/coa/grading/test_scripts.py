@@ -1,12 +1,15 @@
 """Tests that are scripts: what passes, how the others fail, and that a program can't find what is expected of it."""
 
+import asyncio
 import json
 
 import pytest
 
+from coa.errors import UserError
 from coa.grading.cases import Call, Script, read_case, read_tests, write_case
-from coa.grading.programs import Why
-from tests.coa.grading.test_programs import SEARCH, read, try_all
+from coa.grading.programs import Why, grade_programs
+from coa.types import Task
+from tests.coa.grading.test_programs import SEARCH, read, sandboxed, try_all
 
 ROOT = "def root(x): return x ** 0.5"
 SCRIPTS = {
@@ -15,6 +18,13 @@ SCRIPTS = {
         "def check(candidate):\n    for i in range(50):\n        assert math.isclose(square(candidate(i)), i)",
         ROOT,
         "def root(x): return x ** 0.5 if x < 49 else 0",
+    ),
+    "a table of inputs, as in EvalPlus": (
+        "def assertion(out, exp, atol):\n    assert out == exp or math.isclose(out, exp, abs_tol=atol)\n\n"
+        "def check(candidate):\n    for given, wanted in zip([[1.0], [4.0]], [1.0, 2.0000001]):\n"
+        "        assertion(candidate(*given), wanted, 1e-6)",
+        ROOT,
+        "def root(x): return 1.0",
     ),
     "drawn arguments": (
         "import random\nfor _ in range(20):\n    n = random.randint(1, 1000)\n    assert abs(root(n * n) - n) < 1e-9",
@@ -118,6 +128,20 @@ def test_a_script_whose_calls_never_end_fails(monkeypatch: pytest.MonkeyPatch) -
 def test_what_a_script_expects_is_nowhere_beside_the_program() -> None:
     kept, given = (read(script=f"assert 'wanted-c14b' in {{ask({shown})}}") for shown in ("1", "'wanted-c14b'"))
     assert [verdict.why for verdict in try_all([(SEARCH, kept), (SEARCH, given)])] == [Why.WRONG, None]
+
+
+def test_a_script_that_fails_without_a_program_is_a_users_mistake() -> None:
+    tests = json.dumps(script("import nowhere\nassert root(1)"))
+    task = Task(id="t", family="f", question="?", answers=(tests,), profile="code", grader="tests")
+
+    async def grade() -> float:
+        async with sandboxed() as use_tool:
+            return await grade_programs("def root(x): raise ModuleNotFoundError", task, use_tool)
+
+    with pytest.raises(UserError, match=r"^task t: its tests fail by themselves \(ModuleNotFoundError: "):
+        asyncio.run(grade())
+    [verdict] = try_all([("def root(x): raise ModuleNotFoundError", read(**script("assert root(1)")))])
+    assert verdict.why is Why.WRONG
 
 
 def test_assertions_are_calls_where_they_can_be() -> None:
