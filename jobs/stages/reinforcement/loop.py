@@ -56,7 +56,7 @@ from jobs.stages.reinforcement.rl_stats import (
     tolerance_of,
 )
 from jobs.stages.reinforcement.times import LoopTimes
-from jobs.stages.reinforcement.waits import ADVICE, LoopCounts, Waits, alike
+from jobs.stages.reinforcement.waits import LoopCounts, Waits, alike
 from jobs.teachers.fallback import TeacherFallback, TeamState
 from jobs.teachers.scoring import TeacherScoring
 
@@ -260,10 +260,8 @@ class Reinforcement:
     def _on_group(self, window: Window, group: Group, samples: Sequence[Sample] | None) -> None:
         self._failures = 0
         self._waits.play()
-        self.stats.families.play(group.number)
-        self.stats.failing.add("")
         reason = "" if samples is not None else alike(group.episodes)
-        self.stats.uninformative.add(reason and f"{reason}: {ADVICE[reason]}")
+        self.stats.play(group.number, reason)
         self._tell_news(window)
         record = group.record()
         if self._fallback is not None and window.version < self._config.steps:

@@ -26,6 +26,7 @@ from coa.learning.spells import failing, uninformative
 from coa.reporting.spans import Times, overlap, steady, total
 from coa.types import Status
 from jobs.recipe.schema import Recipe
+from jobs.stages.reinforcement.waits import ADVICE
 
 _log = logging.getLogger(__name__)
 STAGE = "rl"
@@ -94,6 +95,12 @@ class RlStats:
         self.syncs += reports
         self._last_sync = reports
         self.suspect(of_sync(reports))
+
+    def play(self, group: int, alike: str) -> None:
+        """A group was played; `alike`: why nothing can be learnt from it, "" if something can."""
+        self.families.play(group)
+        self.failing.add("")
+        self.uninformative.add(alike and f"{alike}: {ADVICE[alike]}")
 
     def fail(self, failure: EpisodeFailed, *, again: bool) -> None:
         """An episode failed for good, and its group with it; `again`: its task is issued again."""

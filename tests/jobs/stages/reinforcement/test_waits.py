@@ -11,7 +11,17 @@ from coa.config import known_keys
 from coa.errors import ToolDown
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Stage
-from jobs.stages.reinforcement.waits import ADVICE, ALIKE, ALL_RIGHT, ALL_WRONG, SLOW, LoopCounts, Waits, alike
+from jobs.stages.reinforcement.waits import (
+    ADVICE,
+    ALIKE,
+    ALL_RIGHT,
+    ALL_WRONG,
+    NOTHING,
+    SLOW,
+    LoopCounts,
+    Waits,
+    alike,
+)
 from tests.support.engines import FakeTools, FakeWorld
 from tests.support.rl_loop import make_run, reinforce
 from tests.support.virtual_time import in_virtual_time
@@ -43,7 +53,7 @@ def test_a_group_that_teaches_nothing_is_all_right_all_wrong_or_all_alike() -> N
 def test_groups_that_are_dropped_are_counted_by_reason_with_what_to_change() -> None:
     doing, detail = waits(*[ALL_RIGHT] * 11, played=12).describe(COUNTS)
     assert doing == "waiting for a batch of 4 groups"
-    assert detail == f"1 ready, 7 being played; 12 groups, 11 dropped: all right; {ADVICE[ALL_RIGHT]}"
+    assert detail == f"1 ready, 7 being played; 12 groups, 11 dropped: all right; {NOTHING}{ADVICE[ALL_RIGHT]}"
     _, mixed = waits(*[ALL_WRONG] * 9, *[ALL_RIGHT] * 2, played=12).describe(COUNTS)
     assert "12 groups, 11 dropped: 9 all wrong, 2 all right" in mixed
     assert mixed.endswith(ADVICE[ALL_WRONG])
