@@ -12,6 +12,7 @@ model ?= HuggingFaceTB/SmolLM2-135M-Instruct
 real: setup
 	COA_EXTENSIONS=docs.examples.gym_experts .venv/bin/coa train --recipe docs/examples/gym.yaml \
 	    run_dir=runs/real model.path=$(model)
+	@echo 'ask it: COA_EXTENSIONS=docs.examples.gym_experts .venv/bin/coa ask --model runs/real/model "What is 41 - 17 + 233 ?"'
 
 # failures=FILE: where the gate reads what failed. A worker that crashes is not replaced: the run is red, and xdist may
 # wait for ever for a replacement that gets a single test.
