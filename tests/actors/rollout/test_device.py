@@ -65,6 +65,7 @@ def test_a_cpu_gets_what_it_needs() -> None:
         **COMMON,
         "enforce_eager": True,
         "enable_chunked_prefill": False,
+        "block_size": 32,
         "max_num_batched_tokens": 8192,
         "kv_cache_memory_bytes": 2**30,
         "distributed_executor_backend": IN_CORE,

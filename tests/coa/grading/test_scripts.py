@@ -19,6 +19,11 @@ SCRIPTS = {
         ROOT,
         "def root(x): return x ** 0.5 if x < 49 else 0",
     ),
+    "a loop that keeps results": (
+        "for i in range(50):\n    found = root(i)\n    assert abs(found * found - i) < 1e-9",
+        ROOT,
+        "def root(x): return x ** 0.5 if x < 49 else 0",
+    ),
     "a table of inputs, as in EvalPlus": (
         "def assertion(out, exp, atol):\n    assert out == exp or math.isclose(out, exp, abs_tol=atol)\n\n"
         "def check(candidate):\n    for given, wanted in zip([[1.0], [4.0]], [1.0, 2.0000001]):\n"

@@ -207,7 +207,7 @@ def test_transcripts_that_are_given_take_the_teams_place(tmp_path: Path) -> None
     write_transcripts(path, [Graded(transcript, None)])
     settings = (f"distill.transcripts={path}", f"tasks.path={tmp_path}/t.jsonl")
     told = cells(section(recipe("tiny", *settings), "train"))["distill"][0]
-    assert told.startswith(f"the transcripts in {path}, no team runs, ")
+    assert told.startswith(f"the transcripts in {path}, no team runs; ")
     needs = section(recipe("tiny", *settings[:1]), "services").rows
     assert ("distill.transcripts", str(path), "there") in needs
     assert judge_of(*settings[:1]) == "MISSING"
