@@ -48,6 +48,7 @@ NEEDS = {
     r"coa evaluate .* --tasks aime24 .*": "the network: a benchmark is fetched",
     r"coa sft --recipe web_7b .*": "GPUs",
     r"make nightly.*": "hours: it is all tests",
+    r"make real": "the network: a model is fetched",
     r"coa train --recipe (mhqa_7b|web_32b) (rl|placement)\..*": "GPUs",
 }
 
