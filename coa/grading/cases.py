@@ -158,31 +158,31 @@ def _cases(tests: Json) -> Iterator[Case]:
 def _asserted(text: str, function: str | None, setup: str) -> Sequence[Call | Script]:
     """Calls if all of the assertions are calls with literals that equal a literal, otherwise one script."""
     try:
-        return list(_Assertions(function).read(_parsed(text).body))
+        return list(_Assertions(function).read(_parse(text).body))
     except _Unreadable:
-        if not any(isinstance(node, ast.Assert) for node in ast.walk(_parsed(text))):
+        if not any(isinstance(node, ast.Assert) for node in ast.walk(_parse(text))):
             raise
         return [_script(text, function, setup)]
 
 
 def _script(text: str, function: str | None, setup: str) -> Script:
-    body = _parsed(text).body
+    body = _parse(text).body
     if any(isinstance(part, ast.FunctionDef) and part.name == CHECK for part in body):
         text = f"{text}\n{CHECK}({_function_name(function)})\n"
-    return Script(text, _called(_parsed(text), _parsed(setup), function))
+    return Script(text, _functions(_parse(text), _parse(setup), function))
 
 
-def _parsed(text: str) -> ast.Module:
+def _parse(text: str) -> ast.Module:
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"the assertions are not Python: {error}") from error
 
 
-def _called(script: ast.Module, setup: ast.Module, function: str | None) -> tuple[str, ...]:
+def _functions(script: ast.Module, setup: ast.Module, function: str | None) -> tuple[str, ...]:
     """The functions that a script calls and nothing defines, and the tested one, whose stub may be in the setup."""
     nodes = list(ast.walk(script))
-    known = {name for node in (*nodes, *ast.walk(setup)) for name in _defined(node)} | set(dir(builtins))
+    known = {name for node in (*nodes, *ast.walk(setup)) for name in _definitions(node)} | set(dir(builtins))
     called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     # A tested function may be called like a built-in one.
@@ -194,7 +194,7 @@ def _called(script: ast.Module, setup: ast.Module, function: str | None) -> tupl
     return tuple(sorted(functions))
 
 
-def _defined(node: ast.AST) -> Iterable[str]:
+def _definitions(node: ast.AST) -> Iterable[str]:
     match node:
         case ast.Name(name, ast.Store()) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
             return (name,)

@@ -14,16 +14,14 @@ import json
 import math
 import re
 import signal
-from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
-from functools import cache
-from importlib import import_module
 
 from coa.errors import ToolDown, UserError
+from coa.grading import harnesses
 from coa.grading.cases import Call, Feed, Script, Tests, any_digits, read_case, read_json, read_tests, write_case
-from coa.grading.scripts import MARK, ROUNDS, ScriptRounds
+from coa.grading.scripts import ROUNDS, ScriptRounds, Untestable
 from coa.json_object import Json
 from coa.tools.base import ToolCall, UseTool, ask_hidden
 from coa.tools.fences import program_of
@@ -99,8 +97,11 @@ async def grade_programs(answer: str, task: Task, use_tool: UseTool) -> float:
     program = program_of(answer)
     try:
         tests = read_tests(task.answers[0])
-        return float(bool(program.strip()) and (await try_out(program, tests, use_tool)).passed)
     except ValueError as error:
+        raise UserError(f"task {task.id}: {error}") from error
+    try:
+        return float(bool(program.strip()) and (await try_out(program, tests, use_tool)).passed)
+    except Untestable as error:
         raise UserError(f"task {task.id}: {error}") from error
 
 
@@ -127,24 +128,23 @@ async def try_out(program: str, tests: Tests, use_tool: UseTool) -> Verdict:
 async def _play(program: str, rounds: ScriptRounds, limit_s: float, use_tool: UseTool) -> tuple[Why | None, str]:
     """Runs a script and the program in turns; why the program does not pass, and one line of detail."""
 
-    async def run(source: str, stdin: str, names_in: str) -> Json:
-        source = _SETTINGS + taken_for_granted(names_in) + source
+    async def run(source: str, stdin: str) -> Json:
         return await ask_hidden(use_tool, RUN_TEST, {"source": source, "stdin": stdin, "time_limit_s": limit_s})
 
     for _ in range(ROUNDS):
-        script = await run(*rounds.script(), "")
+        script = await run(*rounds.script())
         if script["why"] == Why.ERROR:
             rounds.fail(script["detail"])
             return Why.WRONG, script["detail"]
         if script["why"] is not None:
             return Why(script["why"]), script["detail"]
         try:
-            if rounds.ended(script["printed"]):
+            if rounds.add_calls(script["printed"]):
                 return None, ""
-            results = await run(*rounds.program(program), program)
+            results = await run(*rounds.program(program))
             if results["why"] is not None:
                 return Why(results["why"]), results["detail"]
-            rounds.results(results["printed"])
+            rounds.add_results(results["printed"])
         except (ValueError, RecursionError) as error:
             return Why.ERROR, _short(str(error))
     return Why.WRONG, f"the tests still lack results after {ROUNDS} runs"
@@ -169,7 +169,8 @@ class RunTest:
             return json.dumps({"why": why, "detail": detail, "printed": ended.stdout})
         case = read_case(asked["case"])
         assert not isinstance(case, Script), "its runs have a source"
-        source = harness(asked["program"], case, asked["setup"])
+        program = asked["program"]
+        source = harnesses.feed(program) if isinstance(case, Feed) else harnesses.call(program, asked["setup"])
         ended = await self._run(source, stdin_of(case), limit_s, len(asked["case"]))
         why, detail = judge_run(ended, case, exact=asked["exact"])
         return json.dumps({"why": why, "detail": detail})
@@ -184,45 +185,8 @@ class RunTest:
         return ended
 
 
-_FEED_HARNESS = """
-exec(compile({program}, "program.py", "exec"))
-"""
-_CALL_HARNESS = """
-def _harness():
-    import json
-    import sys
-    answer, sys.stdout = sys.stdout, sys.stderr
-    asked = json.load(sys.stdin)
-    # A module, not the main one: what stands under `if __name__ == "__main__"` is not asked for.
-    module = sys.modules["program"] = type(sys)("program")
-    space = vars(module)
-    space.update((name, value) for name, value in globals().items() if not name.startswith("_"))
-    exec(compile({setup}, "setup.py", "exec"), space)
-    exec(compile({program}, "program.py", "exec"), space)
-    name, solution = asked["function"], space.get("Solution")
-    function = getattr(solution(), name) if hasattr(solution, name) else space[name]
-    value = function(*asked["arguments"], **asked["keywords"])
-    def plain(value):
-        if isinstance(value, (set, frozenset)):
-            raise TypeError("a set is no list")
-        return list(value)
-    print({mark!r} + json.dumps(value, default=plain), file=answer, flush=True)
-_harness()
-"""
 _OUT_OF_TIME = (None, 128 + signal.SIGXCPU)
 _KILLED = 128 + signal.SIGKILL
-_SETTINGS = """\
-import sys
-sys.setrecursionlimit(50000)
-sys.set_int_max_str_digits(0)
-exit = quit = sys.exit
-"""
-
-
-def harness(program: str, case: Feed | Call, setup: str) -> str:
-    """The program as the sandbox runs it: with imports before it, and a call of the tested function after it."""
-    body = _FEED_HARNESS if isinstance(case, Feed) else _CALL_HARNESS
-    return _SETTINGS + taken_for_granted(program) + body.format(program=ascii(program), setup=ascii(setup), mark=MARK)
 
 
 def stdin_of(case: Feed | Call) -> str:
@@ -231,30 +195,6 @@ def stdin_of(case: Feed | Call) -> str:
         return case.input
     with any_digits():
         return json.dumps({"function": case.function, "arguments": case.arguments, "keywords": case.keywords})
-
-
-_STARRED = ("collections", "typing", "functools", "itertools", "heapq", "bisect", "math", "string", "random")
-_MODULES = (*_STARRED, "copy", "datetime", "decimal", "fractions", "json", "operator", "os", "re", "statistics", "time")
-_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
-
-
-@cache
-def _offered() -> Mapping[str, str]:
-    """Imports of standard library names that starter code and solutions use without importing them, by name."""
-    import builtins
-
-    imports = {module: f"import {module}" for module in _MODULES}
-    for module in _STARRED:
-        for name in import_module(module).__dict__:
-            if not name.startswith("_") and not hasattr(builtins, name):
-                imports.setdefault(name, f"from {module} import {name}")
-    return imports
-
-
-def taken_for_granted(program: str) -> str:
-    """Imports of the names that occur in the program; importing all of them would take longer than most tests."""
-    names = sorted(set(_IDENTIFIER.findall(program)) & _offered().keys())
-    return "".join(f"{_offered()[name]}\n" for name in names)
 
 
 def check_programs(config: ProgramsConfig, call_s: float) -> None:
@@ -291,7 +231,7 @@ def judge_run(ended: Ended, case: Feed | Call, *, exact: bool = False) -> tuple[
     if isinstance(case, Feed):
         right = same_output(ended.stdout, case.output, exact=exact)
         return (None, "") if right else (Why.WRONG, f"wanted {_short(case.output)!r}, got {_short(ended.stdout)!r}")
-    _, mark, value = ended.stdout.rpartition(MARK)
+    _, mark, value = ended.stdout.rpartition(harnesses.MARK)
     if not mark:
         return Why.ERROR, f"ended before {case.function} returned"
     try:

@@ -16,6 +16,8 @@ from coa.tasks.published.item import BadRow, Item, Reader, Row, called, text
 
 MAX_TESTS_BYTES = 1 << 28
 """Maximum bytes of one problem's hidden tests, decompressed; a row with more is refused."""
+MBPP_LIMIT_S = 10.0
+"""Seconds of CPU time; one of MBPP's own solutions needs more than the usual limit."""
 SAMPLE_TESTS = "sample_tests"
 """The part of a benchmark whose programs are tested only on the samples in the problem's text."""
 READ_STDIN = "Write a complete Python program that reads the input from stdin and prints the answer to stdout."
@@ -87,7 +89,7 @@ def mbpp(row: Row) -> Item:
     shown, hidden = _texts(row, "test_list"), _texts(row, "challenge_test_list")
     setup = _texts(row, "test_setup_code") + _texts(row, "test_imports")
     script = [str(row["test"])] if row.get("test") else shown + hidden
-    tests = encode_tests(script=script, setup="\n".join(setup))
+    tests = encode_tests(script=script, setup="\n".join(setup), time_limit_s=MBPP_LIMIT_S)
     wanted = "\n".join(shown)
     question = f"{text(row, 'prompt', 'text')}\n\n{PASSES}\n```py\n{wanted}\n```"
     return Item(question=question, answers=(tests,), id=called(row, "task_id"))

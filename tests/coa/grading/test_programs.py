@@ -445,7 +445,7 @@ def test_a_program_without_a_core_has_no_verdict_and_one_that_sleeps_is_wrong() 
 @pytest.mark.slow
 @pytest.mark.parametrize("warm", [True, False])
 def test_a_program_that_sleeps_waits_for_no_core_and_one_on_a_shared_core_does(warm: bool) -> None:
-    limits = RunLimits(cpu_s=20, wall_s=0.6, busy_s=0.2)
+    limits = RunLimits(cpu_s=20, wall_s=3, busy_s=1)
     count = 4 * len(os.sched_getaffinity(0))
 
     async def go() -> tuple[Ended, list[Ended]]:
@@ -460,7 +460,8 @@ def test_a_program_that_sleeps_waits_for_no_core_and_one_on_a_shared_core_does(w
 
     asleep, busy = asyncio.run(go())
     assert asleep.status is None
-    assert asleep.waited_s < 0.3 < max(ended.waited_s for ended in busy)
+    # One that sleeps waits only while it starts.
+    assert asleep.waited_s < max(ended.waited_s for ended in busy) / 2
 
 
 class Flooding(Slow):

@@ -72,7 +72,7 @@ SCRIPTS = {
         "class Solution:\n    def root(self, x): return 2",
         "class Solution:\n    def root(self, x): return 4",
     ),
-    "a module that nothing imports": ("assert root(1) == math.tau", "import math\ndef root(x): return math.tau", ROOT),
+    "a module that nothing imports": ("assert root(3) == statistics.mean([2, 4])", "def root(x): return x", ROOT),
 }
 SETUP = "import math\n\ndef square(x):\n    return x * x\n\ndef root(x):\n    '''A stub, as in HumanEval.'''"
 
@@ -143,7 +143,8 @@ def test_a_script_that_fails_without_a_program_is_a_users_mistake() -> None:
         async with sandboxed() as use_tool:
             return await grade_programs("def root(x): raise ModuleNotFoundError", task, use_tool)
 
-    with pytest.raises(UserError, match=r"^task t: its tests fail by themselves \(ModuleNotFoundError: "):
+    why = r"^task t: its tests fail by themselves \(ModuleNotFoundError: .*\); packages are given by tools.sandbox"
+    with pytest.raises(UserError, match=why):
         asyncio.run(grade())
     [verdict] = try_all([("def root(x): raise ModuleNotFoundError", read(**script("assert root(1)")))])
     assert verdict.why is Why.WRONG
@@ -179,3 +180,10 @@ def test_a_script_that_can_not_run_is_named_in_one_line(tests: dict[str, object]
 def test_helpers_of_the_setup_are_there_for_calls_too() -> None:
     tests = read(assertions="assert root(3) == 9", setup=SETUP)
     assert [verdict.passed for verdict in try_all([("def root(x): return square(x)", tests)])] == [True]
+
+
+def test_a_built_in_function_that_a_script_calls_need_not_be_defined() -> None:
+    tests = read(script="assert sorted(sum([3, 1], [2])) == [1, 2, 3]")
+    assert tests.cases[0] == Script("assert sorted(sum([3, 1], [2])) == [1, 2, 3]", ("sorted", "sum"))
+    programs = ("def sum(a, b): return a + b", "def sum(a, b): return a")
+    assert [verdict.passed for verdict in try_all((program, tests) for program in programs)] == [True, False]

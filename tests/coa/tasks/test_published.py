@@ -294,7 +294,9 @@ def test_a_row_of_mbpp() -> None:
     row = {"task_id": 5, "code": "absolute = abs", "test_list": shown}
     found = item("mbpp", **row, text="Find it.", test_setup_code="", challenge_test_list=["assert absolute(0) == 0"])
     assert (found.id, found.question) == ("5", f"Find it.\n\n{PASSES}\n```py\n{chr(10).join(shown)}\n```")
-    [script] = read_tests(found.answers[0]).cases
+    tests = read_tests(found.answers[0])
+    [script] = tests.cases
+    assert tests.time_limit_s == 10
     assert script == Script("\n".join([*shown, "assert absolute(0) == 0"]), ("absolute",))
     sanitized = item("mbpp_sanitized", **row, prompt="Find it.", test_imports=["import math"])
     assert read_tests(sanitized.answers[0]).setup == "import math"
