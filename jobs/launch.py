@@ -38,16 +38,20 @@ class Prepared:
 def prepare(job: Job, options: Mapping[str, Any]) -> Prepared:
     """Loads a job's settings and determines its folder, without writing anything.
 
-    options: `recipe`, `overrides`, `said`, and the job's own arguments, as the command line reads them. Raises
+    options: `recipe`, `overrides`, `said`, `quick`, and the job's own arguments, as the command line reads them. Raises
     UserError for invalid settings, and for a folder that can't be written to.
     """
     from jobs.recipe.find import find_recipe
+    from jobs.recipe.quick import quick
     from jobs.recipe.schema import Recipe
 
     arguments = dict(options)
     recipe = arguments.pop("recipe")
+    file = find_recipe(recipe) if recipe else None
     overrides = (*arguments.pop("overrides"), *(arguments.pop("said", None) or ()))
-    config = load(Recipe, find_recipe(recipe) if recipe else None, overrides)
+    if arguments.pop("quick", False):
+        overrides = (*quick(file), *overrides)
+    config = load(Recipe, file, overrides)
     if job.of_model:
         arguments["overrides"] = overrides
     if job.folder is not None and arguments["out"] is None:

@@ -157,8 +157,9 @@ class FileTasks(World):
     def runs_in_words(self) -> str:
         return "a team run for each training task"
 
-    def evaluation_in_words(self, count: int) -> str:
-        return f"{self.settings.held_out:.2%} of the tasks, held out"
+    def evaluation_in_words(self, count: int | None) -> str:
+        share = f"{100 * self.settings.held_out:g} % of the tasks, held out"
+        return share if count is None else f"at most {count:,} of {share}"
 
 
 @lru_cache(maxsize=1)

@@ -161,9 +161,9 @@ class World(ABC):
         """Description of the default number of team runs, without reading any task."""
         return f"{self.team_runs:,} team runs"
 
-    def evaluation_in_words(self, count: int) -> str:
-        """Description of the tasks of an evaluation, without reading any task."""
-        return f"{count:,} held-out tasks of the world {self.name}"
+    def evaluation_in_words(self, count: int | None) -> str:
+        """Description of the tasks of an evaluation, without reading any task; count: None for all of a finite list."""
+        return f"{'all' if count is None else f'{count:,}'} held-out tasks of the world {self.name}"
 
 
 def caution_of_foreign_tasks(world: World, searches: Iterable[str]) -> str:
@@ -195,7 +195,7 @@ class NoWorld(World):
     def runs_in_words(self) -> str:
         return "no team runs"
 
-    def evaluation_in_words(self, count: int) -> str:
+    def evaluation_in_words(self, count: int | None) -> str:
         return "no tasks"
 
 

@@ -1,5 +1,7 @@
 """`coa train`: all stages, from team runs to a report."""
 
+from argparse import ArgumentParser
+
 from cluster.resources import tool_demands
 from jobs.commands.command import Demands, Job, retry_failed
 from jobs.recipe.checks import check_run
@@ -28,11 +30,21 @@ def demands(config: Recipe) -> Demands:
     }
 
 
+def arguments(parser: ArgumentParser) -> None:
+    retry_failed(parser)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="try everything with little: 64 demonstrations, 8 steps of SFT, 2 of RL, 16 held-out tasks, in a folder "
+        "of its own (RUN_DIR-quick)",
+    )
+
+
 COMMAND = Job(
     name="train",
     check=check_run,
     run=run,
-    arguments=retry_failed,
+    arguments=arguments,
     stages=("distill", "evaluation-base", "sft", "evaluation-sft", "rl", "evaluation-rl"),
     demands=demands,
 )

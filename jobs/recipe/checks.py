@@ -37,7 +37,7 @@ from jobs.recipe.needs import graders_needed, has_episodes, models_paid, roles_o
 from jobs.recipe.resume import check_same, settings_of
 from jobs.recipe.schema import Recipe
 from jobs.recipe.services import services_of, unasked
-from jobs.recipe.worlds import world_of
+from jobs.recipe.worlds import held_out_tasks, world_of
 from jobs.run.held_out import check_held_out
 
 STAGES = ("distill", "evaluation-base", "sft", "evaluation-sft", "rl", "evaluation-rl")
@@ -58,7 +58,7 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> Findings:
     if mistake := world.mistake():
         raise UserError(mistake)
     world.training_task("rl" if "rl" in stages else "distill", 0, seed=config.seed)
-    held_out = world.evaluation_tasks(config.evaluation.tasks, seed=config.evaluation.seed)
+    held_out = held_out_tasks(world, config.evaluation)
     tasks = world.listed_tasks() or held_out
     check_data(config)
     if ("distill" in stages and config.distils) or ("rl" in stages and config.rl.teacher_fallback.attempts):

@@ -34,9 +34,9 @@ from jobs.recipe.checks import check_room
 from jobs.recipe.findings import services_in
 from jobs.recipe.hub import hub_models
 from jobs.recipe.needs import graders_needed, is_finished, longest_sample, memory_of_rank
-from jobs.recipe.schema import Recipe
+from jobs.recipe.schema import DistillConfig, Recipe
 from jobs.recipe.services import ask_all, services_of
-from jobs.recipe.worlds import world_of
+from jobs.recipe.worlds import OF_WORLD, world_of
 from jobs.run.console import Console
 
 SET, MISSING, THERE = "set", "MISSING", "there"
@@ -115,7 +115,9 @@ def _what(config: Recipe, stage: str) -> str:
     sft, rl = config.sft, config.rl
     match stage:
         case "distill":
-            return f"{_runs(config)}; {number(config.distill.keep)} kept ones are enough"
+            keep = config.distill.keep
+            enough = f"; {number(keep)} kept ones are enough" if keep < DistillConfig().keep else ""
+            return f"{_runs(config)}{enough}"
         case "sft":
             steps = f"{sft.epochs:g} epochs" if sft.epochs is not None else f"{number(sft.steps_of(0))} steps"
             return f"{steps} of {sft.batch} demonstrations"
@@ -129,7 +131,8 @@ def _what(config: Recipe, stage: str) -> str:
                 f"their grades are all equal{helped}"
             )
         case _:
-            return world_of(config).evaluation_in_words(config.evaluation.tasks)
+            world, count = world_of(config), config.evaluation.tasks
+            return world.evaluation_in_words(count if config.tasks.path is not None else count or OF_WORLD)
 
 
 def _runs(config: Recipe) -> str:

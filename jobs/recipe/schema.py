@@ -196,9 +196,8 @@ class RlConfig:
 class EvaluationConfig:
     """Evaluation on held-out tasks."""
 
-    tasks: AtLeast1 = 600
-    """Number of held-out tasks of the world to evaluate on. Ignored with a tasks file: all of its held-out tasks are
-    evaluated."""
+    tasks: AtLeast1 | None = None
+    """Number of held-out tasks to evaluate on. None takes all of a tasks file, and 600 of a world."""
     seed: AnyInt = 1
     """Seed that chooses the world's held-out tasks, independent of the run's seed. Ignored with a tasks file."""
     samples: AtLeast1 | None = None

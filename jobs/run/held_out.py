@@ -10,6 +10,7 @@ from coa.storage.files import write_atomically
 from coa.tasks.worlds import World
 from coa.types import Task
 from jobs.recipe.schema import Recipe
+from jobs.recipe.worlds import held_out_tasks
 
 FILE = "held_out.jsonl"
 
@@ -37,4 +38,4 @@ def check_held_out(folder: Path, config: Recipe, world: World) -> None:
 
 
 def _rows(config: Recipe, world: World) -> str:
-    return as_rows(world.evaluation_tasks(config.evaluation.tasks, seed=config.evaluation.seed))
+    return as_rows(held_out_tasks(world, config.evaluation))

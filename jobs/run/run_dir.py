@@ -15,7 +15,7 @@ from coa.storage.mirror import Mirror, new_token
 from coa.tasks.worlds import World
 from coa.types import Task
 from jobs.recipe.schema import Recipe
-from jobs.recipe.worlds import world_of
+from jobs.recipe.worlds import evaluation_tasks, held_out_tasks, world_of
 from jobs.run.console import Console
 from jobs.run.held_out import write_held_out
 from jobs.run.sinks import open_sinks
@@ -150,5 +150,7 @@ class RunDir:
         return self.world.training_task(purpose, index, seed=self.config.seed)
 
     def evaluation_tasks(self) -> tuple[Task, ...]:
-        evaluation = self.config.evaluation
-        return self.world.evaluation_tasks(evaluation.tasks, seed=evaluation.seed)
+        return evaluation_tasks(self.world, self.config.evaluation)
+
+    def held_out_tasks(self) -> tuple[Task, ...]:
+        return held_out_tasks(self.world, self.config.evaluation)

@@ -161,7 +161,7 @@ def contamination_of(run: RunDir) -> Contamination:
     """The check for tasks that the run may not be trained on: those of the evaluation sets that the recipe names, and
     those that the run holds out itself."""
     words = run.config.distill.filters.contamination_words
-    own = Contamination.of((task.question for task in run.evaluation_tasks()), words)
+    own = Contamination.of((task.question for task in run.held_out_tasks()), words)
     return Contamination.of(named_questions(run), words, own)
 
 

@@ -37,7 +37,7 @@ from jobs.evaluation.compared import EPISODES, MODES, differences, verdicts_in, 
 from jobs.evaluation.journal import Episodes, Journal, evaluation_of
 from jobs.evaluation.scaling import compare_ways, show_ways
 from jobs.recipe.schema import Recipe
-from jobs.recipe.worlds import world_of
+from jobs.recipe.worlds import evaluation_tasks, world_of
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
 from jobs.stages.engines import engine_pool
@@ -76,7 +76,7 @@ def evaluation_plan(config: Recipe, spec: str | None, rows: int | None, *, best_
     elif world.mistake():
         raise UserError("--tasks is needed: the model's training world has no tasks of its own (world.json)")
     else:
-        tasks = world.evaluation_tasks(config.evaluation.tasks, seed=config.evaluation.seed)[:rows]
+        tasks = evaluation_tasks(world, config.evaluation)[:rows]
     return EvaluationPlan(
         spec=spec or f"held-out tasks of the world {world.name}",
         tasks=tuple(tasks),

@@ -24,7 +24,7 @@ from coa.tasks.samples import result_name
 from coa.tasks.worlds import tasks_sha256
 from jobs.evaluation.attempts import decoding
 from jobs.evaluation.compared import MODES, gains
-from jobs.recipe.schema import EvaluationConfig, Recipe
+from jobs.recipe.schema import EvaluationConfig
 from jobs.run.agent_file import AGENT_FILE
 from jobs.run.examples import examples
 from jobs.run.run_dir import RunDir
@@ -42,8 +42,6 @@ NOTHING_DISTILLED = {"transcripts": 0, "kept": 0, "dropped": {}, "seconds": 0.0}
 
 async def train(run: RunDir) -> None:
     run.prepare()
-    if caution := caution_of_counts(run.config):
-        run.console.say(caution)
     began = time.monotonic()
     async with AsyncExitStack() as stack:
         tools = await stack.enter_async_context(tool_client(run))
@@ -89,16 +87,6 @@ def conclude(run: RunDir) -> None:
     attempt("the table of results", lambda: show(run, report))
     given = Path(run.config.run_dir)
     run.console.say(f"run {given}\nmodel {given / run.model.name}\nreport {given / PAGE}")
-
-
-def caution_of_counts(config: Recipe) -> str:
-    """A warning if the recipe sets `evaluation.tasks` or `evaluation.seed`, which a tasks file ignores; else empty."""
-    default = EvaluationConfig()
-    set_here = [key for key in ("tasks", "seed") if getattr(config.evaluation, key) != getattr(default, key)]
-    if config.tasks.path is None or not set_here:
-        return ""
-    keys = " and ".join(f"evaluation.{key}" for key in set_here)
-    return f"caution: {keys} without effect: with tasks.path, all held-out tasks are evaluated (see tasks.held_out)"
 
 
 def write_model_card(run: RunDir, report: Json) -> None:

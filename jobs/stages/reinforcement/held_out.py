@@ -12,8 +12,6 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from hashlib import sha256
-from itertools import chain, zip_longest
 from statistics import fmean
 
 from actors.rollout.config import SamplingConfig
@@ -25,6 +23,7 @@ from coa.json_object import JsonView
 from coa.reporting.metrics import read_metrics
 from coa.storage.files import write_atomically
 from coa.types import ENVIRONMENT, Status, Task
+from jobs.recipe.worlds import sample
 from jobs.run.run_dir import RunDir
 from jobs.stages.reinforcement.rl_stats import STAGE
 
@@ -41,16 +40,6 @@ def due(version: int, last: int, every: int) -> bool:
     """Whether a multiple of `every` lies in (last, version]; -1 stands for no evaluation yet. Never if
     `every` is 0."""
     return every > 0 and version // every > last // every
-
-
-def sample(tasks: Sequence[Task], size: int) -> tuple[Task, ...]:
-    """At most `size` tasks, taken from the families in turn as long as these have some, in an order that depends only
-    on the tasks' ids."""
-    families: dict[str, list[Task]] = defaultdict(list)
-    for task in sorted(tasks, key=lambda task: sha256(task.id.encode()).digest()):
-        families[task.family].append(task)
-    in_turn = chain.from_iterable(zip_longest(*(families[name] for name in sorted(families))))
-    return tuple(task for task in in_turn if task is not None)[:size]
 
 
 def measure(tasks: Sequence[Task], episodes: Sequence[EpisodeRecord], seconds: float) -> dict[str, float]:

@@ -23,7 +23,6 @@ from coa.errors import ToolDown
 from coa.grading.toolset import ToolsConfig, searches_left_open
 from coa.reporting.benchmarks import results, show
 from coa.reporting.statistics import mean_at_k, wilson
-from coa.tasks.file_tasks import TasksConfig
 from coa.tasks.published.benchmark import GREEDY, OTHERWISE, Decoding, decoding_of
 from coa.tasks.published.table import BENCHMARKS
 from coa.tasks.worlds import NoWorld, Settings, find_world
@@ -37,7 +36,6 @@ from jobs.run.run_dir import RunDir
 from jobs.run.trajectories import write_episodes
 from jobs.stages.evaluate import advice_on_form, as_published, evaluate_stage, instructed, rows_of
 from jobs.stages.services import caution_about
-from jobs.stages.train import caution_of_counts
 from tests.support.endpoints import EndpointProcess
 from tests.support.fakes import played, text_codec
 from tests.support.tiny import make_model
@@ -272,15 +270,6 @@ def test_tasks_that_are_given_apart_are_warned_of_a_worlds_made_up_pages() -> No
     told = caution_about(ToolsConfig(), TINY, {"mhqa"})
     assert told == "caution: wiki_search will find the made-up pages of the world tiny; see `tools`"
     assert caution_about(ToolsConfig(wiki=WikiConfig(corpus="x")), TINY, {"mhqa"}) == ""
-
-
-def test_a_count_that_has_no_effect_on_a_file_is_told() -> None:
-    recipe = load(Recipe, None, ["evaluation.tasks=50"])
-    assert caution_of_counts(recipe) == ""
-    told = caution_of_counts(replace(recipe, tasks=TasksConfig(path="t.jsonl")))
-    assert told.startswith(
-        "caution: evaluation.tasks without effect: with tasks.path, all held-out tasks are evaluated"
-    )
 
 
 def test_a_stage_is_measured_by_greedy_attempts_alone_where_the_temperature_is_zero(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
-from jobs.stages.reinforcement.held_out import HeldOut, due, measure, sample
+from jobs.stages.reinforcement.held_out import HeldOut, due, measure
 from tests.jobs.stages.reinforcement.test_rl_stats import EPISODE
 
 SIZE = 6
@@ -219,18 +219,6 @@ def test_it_is_off_where_the_recipe_does_not_ask_for_it(tmp_path: Path) -> None:
 )
 def test_when_one_is_due(version: int, last: int, every: int, expected: bool) -> None:
     assert due(version, last, every) is expected
-
-
-def test_the_sample_is_fixed_and_takes_families_in_turn() -> None:
-    tasks = [
-        Task(id=f"{family}-{n}", question="?", answers=("1",), profile="code", family=family)
-        for family, count in (("a", 50), ("b", 3), ("c", 50))
-        for n in range(count)
-    ]
-    chosen = sample(tasks, 13)
-    assert sample(tasks[::-1], 13) == chosen
-    assert [sum(task.family == name for task in chosen) for name in "abc"] == [5, 3, 5]
-    assert set(sample(tasks, 1000)) == set(tasks)
 
 
 def test_an_episode_that_sampled_nothing_has_no_version() -> None:
