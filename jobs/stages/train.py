@@ -6,6 +6,7 @@ Each stage leaves its result in the run's folder, and one that is finished is no
 resumes a run that was interrupted.
 """
 
+import asyncio
 import json
 import time
 from contextlib import AsyncExitStack
@@ -32,6 +33,7 @@ from jobs.stages import evaluate as evaluation
 from jobs.stages.distill import distill, require_most
 from jobs.stages.engines import engine_pool
 from jobs.stages.evaluate import BASE, evaluate_base, evaluate_stage
+from jobs.stages.remaining import remaining
 from jobs.stages.rl import early_learners, rl, tell_bottleneck
 from jobs.stages.services import tool_client, tool_counts
 from jobs.stages.sft import sft
@@ -47,6 +49,8 @@ async def train(run: RunDir) -> None:
         tools = await stack.enter_async_context(tool_client(run))
         if run.config.distils:
             require_most(run, await distill(run, tools))
+            if line := await asyncio.to_thread(remaining, run):
+                run.console.say(line)
         await evaluate_base(run, tools)
         await sft(run)
         if run.result("evaluation-rl") is None:

@@ -67,6 +67,12 @@ def tokenise(folder: Path, codec: Codec, *, instructed: bool, limit: int) -> Tok
     return Tokenised(rows, too_long)
 
 
+def mean_lengths(folder: Path) -> tuple[int, float, float]:
+    """The number of rows, and the mean tokens of their prompts and of all of them."""
+    columns = pa.concat_tables(pq.read_table(path, columns=["prompt_length", "tokens"]) for path in shard_paths(folder))
+    return len(columns), *(float(columns[name].to_numpy().mean()) for name in columns.column_names)
+
+
 def fingerprint(codec: Codec) -> str:
     """A digest of the vocabulary and the prompts: the same for tokenizers that give the same tokens."""
     digest = hashlib.sha256()

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,15 @@ from coa.distill.dataset.shards import (
     write_shard,
 )
 from coa.distill.dataset.summary import TokenStatistics, summarise
-from coa.distill.dataset.tokens import COLUMNS, Tokenised, fingerprint, read_samples, read_tokens, tokenise
+from coa.distill.dataset.tokens import (
+    COLUMNS,
+    Tokenised,
+    fingerprint,
+    mean_lengths,
+    read_samples,
+    read_tokens,
+    tokenise,
+)
 from coa.distill.filters import Kept
 from coa.errors import UserError
 from coa.learning.samples import to_imitate
@@ -201,6 +210,8 @@ def test_tokens_from_the_columns_are_those_of_the_codec(
         for one in whole
     ]
     assert [one.row.copies for one in read] == [one.copies for one in rows]
+    means = (fmean(one.prompt_length for one in read), fmean(len(one.token_ids) for one in read))
+    assert mean_lengths(folder) == pytest.approx((len(rows), *means))
     assert [one.prompt_length for one in read] == [wanted.prompt_length for wanted, _ in expected]
     samples = [to_imitate(wanted.token_ids, wanted.action_mask) for wanted, one in expected for _ in range(one.copies)]
     assert all(equal(got, wanted) for got, wanted in zip(read_samples(folder), samples, strict=True))
