@@ -6,6 +6,7 @@ from cluster.resources import tool_demands
 from jobs.commands.command import Demands, Job, retry_failed
 from jobs.recipe.checks import check_run
 from jobs.recipe.needs import distill_demands, reinforcement_demands, sft_demands
+from jobs.recipe.quick import SMALL
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
@@ -35,8 +36,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="try everything with little: 64 demonstrations, 8 steps of SFT, 2 of RL, 16 held-out tasks, in a folder "
-        "of its own (RUN_DIR-quick)",
+        help=f"try all stages with little, in RUN_DIR-quick: {' '.join(SMALL)}",
     )
 
 

@@ -27,8 +27,8 @@ def held_out_tasks(world: World, evaluation: EvaluationConfig) -> tuple[Task, ..
 
 def evaluation_tasks(world: World, evaluation: EvaluationConfig) -> tuple[Task, ...]:
     """The held-out tasks that are evaluated."""
-    tasks = held_out_tasks(world, evaluation)
-    return tasks if len(tasks) <= (evaluation.tasks or len(tasks)) else sample(tasks, evaluation.tasks)
+    tasks, count = held_out_tasks(world, evaluation), evaluation.tasks
+    return tasks if count is None or len(tasks) <= count else sample(tasks, count)
 
 
 def sample(tasks: Sequence[Task], size: int) -> tuple[Task, ...]:
