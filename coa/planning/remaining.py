@@ -57,7 +57,7 @@ def flops_s(width: int) -> float:
     left, right = np.ones((ROWS, width), np.float32), np.ones((width, 4 * width), np.float32)
     fastest, until = float("inf"), time.perf_counter() + PROBE_S
     while (began := time.perf_counter()) < until:
-        left @ right
+        np.matmul(left, right)
         fastest = min(fastest, time.perf_counter() - began)
     return 2 * ROWS * width * 4 * width / fastest
 

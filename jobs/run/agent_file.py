@@ -17,11 +17,13 @@ from coa.pretrained.folder import config_in
 from coa.pretrained.reading import read_object
 from coa.serving.config import ServingConfig
 from coa.storage.files import write_atomically
-from coa.tasks.worlds import World, settings_of
+from coa.tasks.worlds import World, find_world, settings_of
 from jobs.recipe.checks import check_lookups
 from jobs.recipe.schema import Recipe
 
 AGENT_FILE, WORLD_FILE = "agent.json", "world.json"
+OPTIONAL = "module", "profiles"
+"""Keys of WORLD_FILE; the module is the one that registers the world."""
 MODEL = "model"
 """Folder of the model in every run: a model in such a folder is named after its run."""
 
@@ -90,7 +92,13 @@ def as_trained(config: Recipe, model: Path, out: Path, overrides: Sequence[str])
 def write_world(model: Path, config: Recipe, profiles: Iterable[str] = ()) -> None:
     """Writes the world that the recipe names, whose pages are searched by tools that are not configured, and the
     profiles of the tasks that the model was trained on. Writes no file if there is neither."""
-    kept = {"world": config.tasks.world, "settings": asdict(config.world), "profiles": sorted(profiles)}
+    module = find_world(config.tasks.world).__module__
+    kept = {
+        "world": config.tasks.world,
+        "settings": asdict(config.world),
+        "module": module,
+        "profiles": sorted(profiles),
+    }
     if kept["world"] is not None or kept["profiles"]:
         write_atomically(model / WORLD_FILE, json.dumps(kept, indent=2, default=_plain))
 
@@ -108,7 +116,11 @@ def _world_in(model: Path) -> Json:
         return {"world": None}
     try:
         kept = json.loads(path.read_text())
-        return {"world": kept["world"], "settings": kept["settings"], "profiles": kept.get("profiles", [])}
+        return {
+            "world": kept["world"],
+            "settings": kept["settings"],
+            **{key: kept[key] for key in OPTIONAL if key in kept},
+        }
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: can't be read: {error}") from error
 
@@ -122,10 +134,10 @@ def in_its_world(config: Recipe, model: Path) -> Recipe:
         return config
     path, name, settings = model / WORLD_FILE, kept["world"], kept["settings"]
     try:
-        world = from_plain(settings_of(name), settings, str(path))
+        kind = settings_of(name)
     except UserError as error:
-        raise UserError(f"{path}: {error}; a world of an extension needs COA_EXTENSIONS") from error
-    return replace(config, tasks=replace(config.tasks, world=name), world=world)
+        raise UserError(f"{path}: {error}; it is of COA_EXTENSIONS={kept.get('module', 'MODULE')}") from error
+    return replace(config, tasks=replace(config.tasks, world=name), world=from_plain(kind, settings, str(path)))
 
 
 def fill_in_names(config: Recipe, model: Path, world: World) -> ServingConfig:

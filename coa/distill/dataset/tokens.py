@@ -70,7 +70,8 @@ def tokenise(folder: Path, codec: Codec, *, instructed: bool, limit: int) -> Tok
 def mean_lengths(folder: Path) -> tuple[int, float, float]:
     """The number of rows, and the mean tokens of their prompts and of all of them."""
     columns = pa.concat_tables(pq.read_table(path, columns=["prompt_length", "tokens"]) for path in shard_paths(folder))
-    return len(columns), *(float(columns[name].to_numpy().mean()) for name in columns.column_names)
+    prompt, whole = (float(columns[name].to_numpy().mean()) for name in columns.column_names)
+    return len(columns), prompt, whole
 
 
 def fingerprint(codec: Codec) -> str:

@@ -94,8 +94,13 @@ def test_a_world_of_a_model_that_is_not_known_here_is_one_line(model: Path) -> N
     (model / "world.json").write_text('{"world": "gone", "settings": {}}')
     with pytest.raises(
         UserError,
-        match=r"world\.json: unknown world 'gone': known are .*; a world of an extension needs COA_EXTENSIONS$",
+        match=r"world\.json: unknown world 'gone': known are .*; it is of COA_EXTENSIONS=MODULE$",
     ):
+        in_its_world(load(Recipe), model)
+    write_world(model, load(Recipe, None, ["tasks.world=tiny"]))
+    written = (model / "world.json").read_text()
+    (model / "world.json").write_text(written.replace('"world": "tiny"', '"world": "gone"'))
+    with pytest.raises(UserError, match=r"; it is of COA_EXTENSIONS=coa\.demo\.guest$"):
         in_its_world(load(Recipe), model)
     (model / "world.json").write_text('{"world": ')
     with pytest.raises(UserError, match=r"world\.json: can't be read"):
