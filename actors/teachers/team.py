@@ -28,7 +28,8 @@ from coa.errors import CallLost, DiskFull, EmptyCompletion, InfrastructureError,
 from coa.llm.batching import CallBatcher
 from coa.seeds import derive
 from coa.storage.ledger import Ledger
-from coa.teams.play import play, start
+from coa.teams.kinds import start
+from coa.teams.play import play
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.teams import EXPERTS, TeamConfig
 from coa.teams.transcript import Graded, Mind, Prompt, Reply

@@ -45,7 +45,6 @@ from coa.teams.roles import (
     PLANNER,
     ROLES,
     SEARCHER,
-    SOLVERS,
     THINKER,
     TOOL,
     VERIFIER,
@@ -110,7 +109,7 @@ class ScriptedMind:
         if prompt.role == THINKER:
             return _say(THINK, _NEXT + _next_member(profile, chain))
         chain = tuple(span for span in chain if not _names_next(span))
-        if prompt.role in SOLVERS:
+        if ROLES[prompt.role].solves:
             return self._solve(profile, question, chain, prompt.seed)
         if prompt.role in (VERIFIER, OPPONENT) and chain[-1].tag == ANSWER:
             return _judge(chain, prompt.seed)

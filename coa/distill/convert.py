@@ -2,8 +2,8 @@
 
 from coa.agent.grammar import ANSWER, OBSERVATION, START, THINK, Chain, Profile, Span, parse
 from coa.agent.profiles import profile as find_profile
+from coa.teams.kinds import KINDS
 from coa.teams.roles import DOUBLE_CHECK
-from coa.teams.teams import Rules
 from coa.teams.transcript import ToolStep, Transcript, UserStep, is_routing
 
 STAND_INS = {
@@ -13,16 +13,15 @@ STAND_INS = {
 }
 """Substitutes for the tags of an answer that is not the last, a double check and a reflection: the first tag that the
 profile allows at that position is used, or a thought if it allows none."""
-_SOLVERS = (Rules.DEBATE, Rules.REFINE)
 
 
 def to_chain(transcript: Transcript) -> Chain:
     """The chain of a run: the spans of agents' outputs, and as observations the results of tools and what a user said;
     pure routing is left out.
 
-    If a team works on several lines, the chain is the winner's. Teams of solvers use the same tags under every profile;
-    a tag that the profile does not allow is replaced (`STAND_INS`). Of a malformed reply, the spans before the fault
-    are kept.
+    If a team works on several lines, the chain is the winner's. Some kinds of teams use the same tags under every
+    profile; one that the profile does not allow is replaced (`STAND_INS`). Of a malformed reply, the spans before the
+    fault are kept.
     """
     spans: list[Span] = []
     for step in transcript.steps:
@@ -34,7 +33,7 @@ def to_chain(transcript: Transcript) -> Chain:
             spans.append(Span(OBSERVATION, step.text))
         elif not is_routing(step):
             spans.extend(parse(step.output).chain)
-    if transcript.team in _SOLVERS:
+    if (kind := KINDS.get(transcript.team)) is not None and kind.any_tags:
         spans = _under(find_profile(transcript.task.profile), spans)
     return tuple(spans)
 

@@ -11,11 +11,12 @@ only if no other line is left. The vote compares answers that are spelt in one w
 
 from collections import Counter
 
-from coa.agent.grammar import ANSWER
+from coa.agent.grammar import ANSWER, Profile
 from coa.grading.votes import vote_of
 from coa.teams.roles import DEBATER, OPPONENT
 from coa.teams.router import CallTool, Move, Over, Speak, after_solver, outcome, score_in
 from coa.teams.run import TeamRun
+from coa.teams.teams import TeamConfig
 from coa.teams.transcript import Ending
 
 UNANIMOUS, MAJORITY, SPLIT = 4, 3, 2
@@ -24,6 +25,18 @@ UNANIMOUS, MAJORITY, SPLIT = 4, 3, 2
 
 class DebateRun(TeamRun):
     """A run of a debate."""
+
+    name = "debate"
+    settings = frozenset({"debaters", "rounds"})
+    any_tags = True
+
+    @classmethod
+    def members(cls, team: TeamConfig, profile: Profile) -> tuple[str, ...]:
+        return (DEBATER, OPPONENT)
+
+    @classmethod
+    def lines_of(cls, team: TeamConfig) -> int:
+        return team.debaters
 
     def begin(self) -> tuple[Move, ...]:
         self._alive = list(range(len(self.lines)))

@@ -3,7 +3,8 @@
 
 from dataclasses import replace
 
-from coa.teams.roles import PLANNER, THINKER
+from coa.agent.grammar import Profile
+from coa.teams.roles import CRITIC, PLANNER, THINKER, VERIFIER, worker_of
 from coa.teams.router import (
     CallTool,
     Move,
@@ -18,11 +19,20 @@ from coa.teams.router import (
     replans,
 )
 from coa.teams.run import TeamRun
+from coa.teams.teams import TeamConfig
 from coa.teams.transcript import Ending
 
 
 class PlannerRun(TeamRun):
     """A run of a planner's team."""
+
+    name = "planner"
+    settings = frozenset({"thinker", "planning_interval"})
+
+    @classmethod
+    def members(cls, team: TeamConfig, profile: Profile) -> tuple[str, ...]:
+        verifier = (VERIFIER,) if any(tag.name == "suggested_answer" for tag in profile.tags) else ()
+        return (PLANNER, worker_of(profile), CRITIC, *verifier, *((THINKER,) if team.thinker else ()))
 
     def begin(self) -> tuple[Move, ...]:
         return (Speak(THINKER if self.team.thinker else PLANNER),)

@@ -16,13 +16,9 @@ from dataclasses import replace
 
 from coa.agent.grammar import TAGS, THINK, Kind, Span, parse, render
 from coa.agent.lenient import read
-from coa.teams.debate import DebateRun
-from coa.teams.planner import PlannerRun
-from coa.teams.refine import RefineRun
 from coa.teams.roles import DONE
 from coa.teams.router import CallTool, Move, Speak
-from coa.teams.run import Assignment, TeamRun
-from coa.teams.teams import Rules, TeamConfig
+from coa.teams.run import TeamRun
 from coa.teams.transcript import Message, Prompt, Reply, Transcript
 from coa.tools.base import ToolCall
 
@@ -33,17 +29,6 @@ Use = Callable[[ToolCall, str], Awaitable[str]]
 
 _FIRST_TAG = re.compile(rf"<[ \t]{{0,4}}(?:{'|'.join(TAGS)})[ \t]{{0,4}}>", re.IGNORECASE | re.ASCII)
 _STOPS = (Kind.TOOL, Kind.TERMINAL)
-
-
-def start(assignment: Assignment, team: TeamConfig, *, seed: int, layouts: tuple[str, ...]) -> TeamRun:
-    """A new run by the team's rules."""
-    match team.rules:
-        case Rules.PLANNER:
-            return PlannerRun(assignment, team, seed=seed, layouts=layouts)
-        case Rules.REFINE:
-            return RefineRun(assignment, team, seed=seed, layouts=layouts)
-        case Rules.DEBATE:
-            return DebateRun(assignment, team, seed=seed, layouts=layouts, lines=team.debaters)
 
 
 async def play(run: TeamRun, ask: Ask, use: Use, models: tuple[tuple[str, str], ...] = ()) -> Transcript:

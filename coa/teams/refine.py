@@ -5,15 +5,24 @@ generator -> answer -> verifier -> 3, 4: over
                 +- refiner <- 1, 2 (while rounds are left; after them the last answer stands)
 """
 
-from coa.agent.grammar import ANSWER, Span, render
+from coa.agent.grammar import ANSWER, Profile, Span, render
 from coa.teams.roles import GENERATOR, REFINER, VERIFIER
 from coa.teams.router import GOOD_ENOUGH, CallTool, Move, Over, Speak, after_solver, score_in
 from coa.teams.run import TeamRun
+from coa.teams.teams import TeamConfig
 from coa.teams.transcript import Ending
 
 
 class RefineRun(TeamRun):
     """A run of generator, verifier and refiner."""
+
+    name = "refine"
+    settings = frozenset({"rounds"})
+    any_tags = True
+
+    @classmethod
+    def members(cls, team: TeamConfig, profile: Profile) -> tuple[str, ...]:
+        return (GENERATOR, VERIFIER, REFINER)
 
     def begin(self) -> tuple[Move, ...]:
         self._solver = GENERATOR

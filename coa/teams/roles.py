@@ -1,18 +1,15 @@
 """The roles of teams: the tags that each may write, and its system prompt."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 
 from coa.agent.grammar import ANSWER, TAGS, THINK, Kind, Profile, Tag
 from coa.agent.profiles import profile as find_profile
+from coa.registry import Registry
 
 PLANNER, SEARCHER, CODER, WORKER = "planner", "searcher", "coder", "worker"
 CRITIC, VERIFIER, THINKER = "critic", "verifier", "thinker"
 DEBATER, OPPONENT, GENERATOR, REFINER = "debater", "opponent", "generator", "refiner"
-SOLVERS = (DEBATER, GENERATOR, REFINER)
-"""Roles that work on a question alone, with tools, up to an answer."""
 DOUBLE_CHECK = "double_check"
 TEAM = "team"
 """The author of steps that a team's rules write instead of an agent, such as the outcome of a vote."""
@@ -31,9 +28,12 @@ class Role:
     """Tags that it may write, besides `think`; a worker and a solver also write the calls of their profile's tools."""
     duty: str
     """The role's instructions in the system prompt."""
+    solves: bool = False
+    """Whether it works on a question alone, with tools, up to an answer."""
 
 
-ROLES: Mapping[str, Role] = MappingProxyType(
+ROLES = Registry(
+    "role",
     {
         role.name: role
         for role in (
@@ -96,6 +96,7 @@ ROLES: Mapping[str, Role] = MappingProxyType(
                 "You work the question out on your own: begin with a plan, then call one tool at a time and wait for "
                 "its observation, then answer. Others answer the same question; once you see their answers and what a "
                 "critic says of yours, weigh them, look again where they are right, and answer again.",
+                solves=True,
             ),
             Role(
                 OPPONENT,
@@ -109,15 +110,17 @@ ROLES: Mapping[str, Role] = MappingProxyType(
                 frozenset({"plan", "reflection", ANSWER}),
                 "You make the first attempt: begin with a plan, then call one tool at a time and wait for its "
                 "observation, then answer. A verifier will check your answer.",
+                solves=True,
             ),
             Role(
                 REFINER,
                 frozenset({"reflection", ANSWER}),
                 "You mend an attempt that the verifier doubts: read what it found, call tools where something has to "
                 "be looked up or computed again, then answer.",
+                solves=True,
             ),
         )
-    }
+    },
 )
 
 
@@ -133,7 +136,7 @@ def tags_of(role: str, profile: Profile, tools: tuple[str, ...] = ()) -> tuple[T
     """The tags that a role may write in runs of a profile. tools: those of the profile's tools that it may call; an
     empty tuple means all."""
     mine = ROLES[role].tags | {THINK}
-    works = role == worker_of(profile) or role in SOLVERS
+    works = ROLES[role].solves or role == worker_of(profile)
     return tuple(
         tag
         for tag in profile.tags

@@ -9,11 +9,12 @@ follows. `coa.teams.play` makes the moves.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
-from coa.agent.grammar import OBSERVATION, Span, goal_of, parse
+from coa.agent.grammar import OBSERVATION, Profile, Span, goal_of, parse
 from coa.agent.profiles import profile as find_profile
 from coa.seeds import derive
-from coa.teams.roles import TEAM
+from coa.teams.roles import TEAM, Role
 from coa.teams.router import CallTool, Move, Speak
 from coa.teams.teams import TeamConfig
 from coa.teams.transcript import (
@@ -65,15 +66,25 @@ class Line:
 
 
 class TeamRun(ABC):
-    """The state of one run. A subclass has a team's rules: the first moves, and those that follow each move."""
+    """The state of one run. A subclass is a kind of team: its members and their rules, which are the first moves, and
+    those that follow each move."""
+
+    name: ClassVar[str]
+    own_roles: ClassVar[tuple[Role, ...]] = ()
+    """Roles that no other kind has brought."""
+    settings: ClassVar[frozenset[str]] = frozenset()
+    """The settings of `team` that this kind reads, of those that not all kinds read."""
+    any_tags: ClassVar[bool] = False
+    """Whether its agents use the same tags under every profile; in the chain, others then take the place of those that
+    the profile does not allow."""
 
     def __init__(
-        self, assignment: Assignment, team: TeamConfig, *, seed: int, layouts: Sequence[str] = (PLAIN,), lines: int = 1
+        self, assignment: Assignment, team: TeamConfig, *, seed: int, layouts: Sequence[str] = (PLAIN,)
     ) -> None:
         self.assignment, self.team = assignment, team
         self.seed = derive(seed, assignment.task.id, assignment.attempt)
         self.profile = find_profile(assignment.task.profile)
-        self.lines = [Line("", []) for _ in range(lines)]
+        self.lines = [Line("", []) for _ in range(self.lines_of(team))]
         self.winner = 0
         self.ending: Ending | None = None
         """How the run ended; None until it has ended."""
@@ -81,6 +92,17 @@ class TeamRun(ABC):
         """The moves that can be made now, all at the same time; empty once the run is over."""
         self._layout = layout_of(assignment.task.id, layouts)
         self._steps: list[Step] = []
+
+    @classmethod
+    @abstractmethod
+    def members(cls, team: TeamConfig, profile: Profile) -> tuple[str, ...]:
+        """The roles that may be asked in runs of a profile."""
+        ...
+
+    @classmethod
+    def lines_of(cls, team: TeamConfig) -> int:
+        """The number of lines of work."""
+        return 1
 
     @abstractmethod
     def begin(self) -> tuple[Move, ...]: ...
@@ -137,7 +159,7 @@ class TeamRun(ABC):
             seed=self.seed,
             steps=tuple(self._steps),
             ending=self.ending,
-            team=self.team.rules.value,
+            team=self.name,
             winner=self.winner,
         )
 

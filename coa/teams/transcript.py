@@ -106,7 +106,7 @@ class Transcript:
     steps: tuple[Step, ...]
     ending: Ending
     team: str = "planner"
-    """A name of `coa.teams.teams.Rules`, or the system that the run was imported from."""
+    """A name of `coa.teams.kinds.KINDS`, or the system that the run was imported from."""
     models: tuple[tuple[str, str], ...] = ()
     """(role, model) of each role that a language model played. In runs of this system the model is the recipe's name
     for it and its own: ("planner", "strong: gpt-4.1")."""

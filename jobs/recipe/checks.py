@@ -26,7 +26,8 @@ from coa.storage.checkpoints import open_folder
 from coa.storage.keeping import check_keeping
 from coa.storage.run_folders import check_folders
 from coa.tasks.worlds import World
-from coa.teams.teams import EXPERTS, check_team
+from coa.teams.kinds import check_kind, check_team
+from coa.teams.teams import EXPERTS
 from coa.tools.sandbox.sandbox import require_bubblewrap
 from coa.types import Task
 from jobs.recipe.devices import check_gpus, check_learners, check_parts, check_turns
@@ -91,7 +92,8 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> Findings:
 
 
 def check_names(config: Recipe) -> None:
-    """Raises UserError if `tasks.profile` or `tasks.grader` is unknown, even if no row uses it."""
+    """Raises UserError if `tasks.profile`, `tasks.grader`, `team.rules` or a role is unknown, even if unused."""
+    check_kind(config.team)
     for key, known, name in (("profile", PROFILES, config.tasks.profile), ("grader", GRADERS, config.tasks.grader)):
         if name is not None and name not in known:
             raise UserError(f"tasks.{key} is {name!r}: known are {', '.join(known)}")

@@ -14,8 +14,9 @@ from coa.grading.graders import in_place_of
 from coa.grading.rewards import graders_of
 from coa.planning.memory import RankMemory, rank_memory
 from coa.planning.models import Architecture
+from coa.teams.kinds import members
 from coa.teams.store import graders_in
-from coa.teams.teams import EXPERTS, members
+from coa.teams.teams import EXPERTS
 from jobs.recipe.schema import Recipe
 from jobs.recipe.worlds import world_of
 

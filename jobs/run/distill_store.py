@@ -21,9 +21,9 @@ from coa.distill.filters import Filter, Kept, compared_answer
 from coa.distill.stages import interactions
 from coa.json_object import Json
 from coa.storage.jsonl import append_line, read_lines, write_lines
+from coa.teams.kinds import KINDS
 from coa.teams.run import FailedRun
 from coa.teams.store import names_in, read_transcripts, write_transcripts
-from coa.teams.teams import Rules
 from coa.teams.transcript import Graded
 from coa.usage import Usage
 
@@ -139,7 +139,7 @@ def _row(kept: Kept) -> Demonstration:
         Decision("reflection", "reflects" if reflects else "drawn for the share without"),
         Decision("correction", f"{kept.copies} copies"),
     )
-    source = "team" if team in set(Rules) else f"import:{team}"
+    source = "team" if team in KINDS else f"import:{team}"
     return demonstration_of(kept, source=source, decisions=decisions)
 
 

@@ -22,7 +22,7 @@ from coa.config import load
 from coa.grading.graders import check_graders, grader_of
 from coa.learning.algorithms import ALGORITHMS
 from coa.learning.algorithms.policy_gradient import PolicyGradient
-from coa.teams.teams import check_team
+from coa.teams.kinds import check_team
 from jobs import cli
 from jobs.recipe.find import RECIPES, find_recipe
 from jobs.recipe.schema import Recipe
@@ -236,10 +236,11 @@ async def main():
 asyncio.run(main())
 print(RewardConfig(formula="grade * form - 0.02 * calls").formula)
 from coa.tasks.worlds import find_world
-from coa.teams.play import play, start
+from coa.teams.kinds import start
+from coa.teams.play import play
 from coa.teams.run import Assignment
 from coa.teams.teams import TeamConfig
-from coa.teams.transcript import Prompt
+from coa.teams.transcript import AgentStep, Prompt
 from jobs.recipe.worlds import world_of
 
 async def play_sum():
@@ -259,6 +260,24 @@ async def play_sum():
     print(run.answer == task.answers[0], bool(asked & trained), world.column("size", task, ()), measured)
 
 asyncio.run(play_sum())
+
+async def play_alone():
+    world = world_of(load_recipe(Recipe, None, ["tasks.world=tiny"]))
+    task = next(one for one in world.evaluation_tasks(30, seed=1) if one.family == "calc")
+
+    async def ask(prompt):
+        return (await world.experts().replies([prompt]))[0]
+
+    async def use(call, key):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(call.argument, {})
+        return printed.getvalue()
+
+    team = TeamConfig(rules="soloist")
+    run = await play(start(Assignment(task), team, seed=0, layouts=("plain",)), ask, use)
+    print(run.team, run.ending.value, {step.agent for step in run.steps if isinstance(step, AgentStep)})
+
+asyncio.run(play_alone())
 
 async def play_gym():
     world = world_of(load_recipe(Recipe, Path("docs/examples/gym.yaml"), []))
@@ -301,7 +320,8 @@ def test_the_examples_do_what_they_say(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    tool, grader, formula, world, gym, task, sender = done.stdout.splitlines()
+    tool, grader, formula, world, solo, gym, task, sender = done.stdout.splitlines()
+    assert solo == "soloist answered {'soloist'}"
     assert sender == "FolderSender"
     nobody, falls = json.loads(tool)
     assert nobody == "no result"

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from coa.demo import World, WorldConfig, training_task
 from coa.demo.experts import ExpertConfig, ScriptedMind
-from coa.teams.play import Ask, Use, play, start
+from coa.teams.kinds import start
+from coa.teams.play import Ask, Use, play
 from coa.teams.run import Assignment
 from coa.teams.teams import TeamConfig
 from coa.teams.transcript import Prompt, Reply, Transcript

@@ -16,7 +16,7 @@ from coa.demo.questions import KINDS, Birthplace, Current, Sum, read_question
 from coa.demo.strategy import DECISION, careful_route, strategy_of
 from coa.demo.tasks import to_task
 from coa.distill import to_chain
-from coa.teams.teams import Rules, TeamConfig
+from coa.teams.teams import TeamConfig
 from coa.teams.transcript import Ending, Transcript
 from coa.types import Task
 from tests.support.teams import TASKS, WORLD, asks, play_one, uses
@@ -229,9 +229,9 @@ def test_a_question_that_only_looks_like_the_worlds_is_looked_up():
 TEAMS = {
     "thinker": TeamConfig(thinker=True),
     "replanning": TeamConfig(planning_interval=2),
-    "refine": TeamConfig(rules=Rules.REFINE, rounds=2),
-    "debate": TeamConfig(rules=Rules.DEBATE, rounds=1),
-    "long debate": TeamConfig(rules=Rules.DEBATE, rounds=2, debaters=4),
+    "refine": TeamConfig(rules="refine", rounds=2),
+    "debate": TeamConfig(rules="debate", rounds=1),
+    "long debate": TeamConfig(rules="debate", rounds=2, debaters=4),
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from coa.errors import UserError
 from coa.teams.store import names_in, read_transcripts, write_transcripts
-from coa.teams.teams import Rules, TeamConfig
+from coa.teams.teams import TeamConfig
 from coa.teams.transcript import AgentStep, Ending, Graded, ToolStep, Transcript
 from coa.tools.base import ToolCall
 from coa.types import Task
@@ -25,7 +25,7 @@ def of(*steps: AgentStep | ToolStep) -> Transcript:
 def test_runs_come_back_as_they_were(tmp_path: Path) -> None:
     call = ToolCall("wiki_search", "a", goal="g", layout="json")
     steps = (AgentStep("planner", "<plan> p</plan>", 1, Usage(1, 2, 3)), ToolStep(call, "seen", 2))
-    debate = TeamConfig(rules=Rules.DEBATE)
+    debate = TeamConfig(rules="debate")
     runs = [Graded(of(*steps), None, "it guessed"), *(Graded(play_one(task, team=debate), True) for task in TASKS[:9])]
     write_transcripts(tmp_path / "transcripts-00000.parquet", runs)
     assert list(read_transcripts(tmp_path)) == runs

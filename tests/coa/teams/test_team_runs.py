@@ -12,7 +12,7 @@ from coa.distill import to_chain
 from coa.errors import ToolDown
 from coa.teams.play import tidy
 from coa.teams.roles import CRITIC, DEBATER, GENERATOR, OPPONENT, PLANNER, REFINER, SEARCHER, TEAM, THINKER, VERIFIER
-from coa.teams.teams import RoleConfig, Rules, TeamConfig
+from coa.teams.teams import RoleConfig, TeamConfig
 from coa.teams.transcript import AgentStep, Ending, Prompt, Reply, ToolStep, Transcript, prompt_of
 from coa.tools.base import ToolCall
 from coa.types import Task
@@ -24,8 +24,8 @@ SEARCH = "<wiki_search> a</wiki_search>"
 TEAMS = [
     TeamConfig(),
     TeamConfig(thinker=True),
-    TeamConfig(rules=Rules.REFINE),
-    TeamConfig(rules=Rules.DEBATE, debaters=3),
+    TeamConfig(rules="refine"),
+    TeamConfig(rules="debate", debaters=3),
 ]
 
 
@@ -146,7 +146,7 @@ def test_a_run_that_goes_in_circles_is_out_of_steps():
 
 def refine(*replies: str, rounds: int = 1) -> Transcript:
     rest = scripted(*replies)
-    team = TeamConfig(rules=Rules.REFINE, rounds=rounds)
+    team = TeamConfig(rules="refine", rounds=rounds)
     return play_one(TASK, team=team, ask=says(lambda _: next(rest)), use=uses(lambda _: "seen"))
 
 
@@ -210,7 +210,7 @@ def debate(
         line = seeds.setdefault(prompt.seed, len(seeds))
         return critique if prompt.role == OPPONENT else next(rest[line])
 
-    team = TeamConfig(rules=Rules.DEBATE, debaters=len(said), rounds=rounds, corrections=0)
+    team = TeamConfig(rules="debate", debaters=len(said), rounds=rounds, corrections=0)
     return play_one(task, team=team, ask=says(reply), use=uses(lambda _: "seen"))
 
 
@@ -249,7 +249,7 @@ def test_debaters_see_the_others_answers_only_after_their_own():
         seen.append(prompt.messages[1].content)
         return "<double_check> 2 no</double_check>" if prompt.role == OPPONENT else ANSWERS(str(len(seen)))
 
-    play_one(TASK, team=TeamConfig(rules=Rules.DEBATE, debaters=2), ask=says(reply))
+    play_one(TASK, team=TeamConfig(rules="debate", debaters=2), ask=says(reply))
     assert seen[:2] == ["Question: Who ?", "Question: Who ?"]
     assert [text.partition("Answers of others:\n")[2] for text in seen[2:]] == ["- 2", "- 1", "- 2", "- 1"]
 
@@ -342,7 +342,7 @@ def test_calls_are_known_by_their_place_in_the_run():
         await asyncio.sleep(0)
         return "seen"
 
-    team = TeamConfig(rules=Rules.DEBATE, debaters=2, rounds=0)
+    team = TeamConfig(rules="debate", debaters=2, rounds=0)
     replies = {0: scripted("<plan> p</plan>" + SEARCH, SEARCH, ANSWERS("x")), 1: scripted(SEARCH, ANSWERS("x"))}
     seeds: dict[int, int] = {}
     play_one(TASK, team=team, ask=says(lambda p: next(replies[seeds.setdefault(p.seed, len(seeds))])), use=use)

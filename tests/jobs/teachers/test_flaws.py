@@ -17,7 +17,8 @@ from coa.config import load
 from coa.distill.filters import Filter
 from coa.distill.stages import FilterConfig
 from coa.errors import UserError
-from coa.teams.play import play, start
+from coa.teams.kinds import start
+from coa.teams.play import play
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.teams import EXPERTS, TeamConfig
 from coa.teams.transcript import AgentStep, Ending, Graded, Transcript

@@ -15,7 +15,8 @@ from coa.distill.contamination import EXACT
 from coa.distill.fallback import imitations
 from coa.errors import EndpointDown
 from coa.llm.completions import Completion
-from coa.teams.play import play, start
+from coa.teams.kinds import start
+from coa.teams.play import play
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.store import read_transcripts
 from coa.teams.teams import TeamConfig

@@ -1,0 +1,48 @@
+"""Kinds of teams by name, and what a team's settings may say."""
+
+import pytest
+
+from coa.agent.profiles import PROFILES
+from coa.errors import UserError
+from coa.teams.kinds import KINDS, check_kind, check_team, kind_of, members, register
+from coa.teams.refine import RefineRun
+from coa.teams.roles import ROLES, Role, tags_of
+from coa.teams.teams import RoleConfig, TeamConfig
+from tests.support.registries import lend
+
+
+def test_each_kind_has_roles_that_exist_and_settings_that_a_team_has() -> None:
+    assert list(KINDS)[:3] == ["planner", "debate", "refine"]
+    for name, kind in KINDS.items():
+        assert kind.name == name
+        assert all(hasattr(TeamConfig(), setting) for setting in kind.settings)
+        for profile in PROFILES.values():
+            assert set(members(TeamConfig(rules=name, thinker=True), profile)) <= set(ROLES)
+
+
+def test_a_kind_brings_its_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = Role("judge", frozenset({"double_check"}), "You judge.")
+    kind = type("CourtRun", (RefineRun,), {"name": "court", "own_roles": (judge,)})
+    lend(monkeypatch, KINDS, "court", kind)
+    lend(monkeypatch, ROLES, "judge", judge)
+    register(kind)  # again: what is there already may be registered again
+    assert kind_of(TeamConfig(rules="court")) is kind
+    assert [tag.name for tag in tags_of("judge", PROFILES["web"])] == ["think", "double_check"]
+    with pytest.raises(ValueError, match="there is a kind of team 'court' already"):
+        register(type("OtherRun", (RefineRun,), {"name": "court"}))
+
+
+def test_an_unknown_kind_or_role_is_named() -> None:
+    with pytest.raises(UserError, match=r"^unknown kind of team 'choir': known are planner, debate, refine"):
+        check_kind(TeamConfig(rules="choir"))
+    with pytest.raises(UserError, match=r"^team\.roles: no role 'wizard'; there are planner, "):
+        check_kind(TeamConfig(roles={"wizard": RoleConfig()}))
+
+
+def test_a_setting_that_a_kind_does_not_read_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"^team\.rounds has no effect with team\.rules=planner; it is a setting of team"
+    ):
+        check_team(TeamConfig(rounds=2), {}, {"mhqa"})
+    for rules in ("debate", "refine"):
+        check_team(TeamConfig(rules=rules, rounds=2), {}, {"mhqa"})
