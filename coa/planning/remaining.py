@@ -15,7 +15,7 @@ import numpy as np
 
 from coa.planning.models import Architecture
 
-ENGINE, LEARNER = 0.6, 0.8
+ENGINE, LEARNER = 0.35, 0.6
 """Shares of a matrix product's speed that engines, with tens of requests at once, and learners reach."""
 START_S = 40.0
 """Seconds until an engine or a learner has started."""

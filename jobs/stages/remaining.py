@@ -44,6 +44,6 @@ def works(config: Recipe, lengths: Lengths, *, rows: int, tasks: int) -> dict[st
         **({"evaluation-base": evaluation} if config.evaluates_base else {}),
         "sft": Work(learnt=passes * sft.steps_of(rows) * sft.batch * lengths.whole, starts=True),
         "evaluation-sft": evaluation,
-        "rl": Work(played=groups * group, learnt=passes_of(config) * groups * learnt),
-        "evaluation-rl": replace(evaluation, starts=False),  # on the engines of RL, whose learners start beside these
+        "rl": Work(played=groups * group, learnt=passes_of(config) * groups * learnt, starts=True),
+        "evaluation-rl": replace(evaluation, starts=False),  # on the engines of RL
     }

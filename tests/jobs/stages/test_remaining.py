@@ -33,7 +33,7 @@ def test_each_stage_has_the_tokens_of_its_attempts_and_batches() -> None:
         "evaluation-base": Work(played=16 * 130, starts=True),
         "sft": Work(learnt=3 * 8 * 8 * 130, starts=True),
         "evaluation-sft": Work(played=16 * 130, starts=True),
-        "rl": Work(played=2 * 8 * group, learnt=3 * 2 * 8 * group),
+        "rl": Work(played=2 * 8 * group, learnt=3 * 2 * 8 * group, starts=True),
         "evaluation-rl": Work(played=16 * 130),
     }
     more = recipe("evaluation.base=false", "evaluation.temperature=1", "evaluation.samples=4")
