@@ -37,6 +37,13 @@ class Registry(Mapping[str, T]):
         if self._entries.setdefault(name, entry) is not entry:
             raise ValueError(f"there is a {self.kind} {name!r} already")
 
+    def register_lazily(self, name: str, where: str) -> None:
+        """Adds an entry by its "module:attribute", as in `lazy`: for an extension that needs what loads extensions.
+        Raises ValueError where the name has an entry already."""
+        if name in self._entries:
+            raise ValueError(f"there is a {self.kind} {name!r} already")
+        self._entries[name] = _Lazy(where)
+
     def find(self, name: str) -> T:
         """The entry of that name; raises UserError, which lists the known names."""
         if name not in self._entries:

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TypedDict
 
-from benchmarks.ablations.world import profile_without, shortened
+from benchmarks.ablations.agents import profile_without, shortened
 from benchmarks.harness import MIXED, refuse_mixed, report
 from benchmarks.tiny_runs import RUNS, coa, commits_of, compared, kept, rates
 from coa.agent.grammar import parse, render
@@ -26,7 +26,7 @@ from coa.distill.dataset.rows import Demonstration
 from coa.distill.dataset.shards import read_rows, write_shard
 from jobs.recipe.find import find_recipe
 
-EXTENSION = "benchmarks.ablations.world"
+EXTENSION = "benchmarks.ablations.extension"
 FOLDER = RUNS / "ablations"
 AT_ONCE = 5000
 """Rows of a shard."""
@@ -63,7 +63,7 @@ class Found(TypedDict):
 
 def ablated(rows: Iterator[Demonstration], without: Sequence[str]) -> Iterator[Demonstration]:
     for row in rows:
-        profile = profile_without(row.task.profile, frozenset(without))
+        profile = profile_without(row.task.profile, without)
         chain = shortened(parse(row.text).chain, without)
         yield replace(row, task=replace(row.task, profile=profile), text=render(chain))
 

@@ -1,12 +1,16 @@
 """Agents and chains without some of their tags."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.ablations.__main__ import WAYS, Found, ablated, figures_of, write_data
-from benchmarks.ablations.world import Ablated, AblatedConfig, without
+from benchmarks.ablations.__main__ import EXTENSION, WAYS, Found, ablated, figures_of, write_data
+from benchmarks.ablations.agents import Ablated, AblatedConfig, without
 from coa.agent.grammar import START, parse, render
+from coa.agent.profiles import PROFILES
 from coa.agent.profiles import profile as find_profile
 from coa.agent.profiles.code import CODE
 from coa.agent.profiles.web import WEB
@@ -15,6 +19,12 @@ from coa.demo.questions import FAMILIES
 from coa.demo.strategy import careful_route
 from coa.distill.dataset.rows import Demonstration
 from coa.distill.dataset.shards import read_rows, write_shard
+
+
+@pytest.fixture(autouse=True)
+def own_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Profiles that are registered here are gone afterwards."""
+    monkeypatch.setattr(PROFILES, "_entries", dict(PROFILES.items()))
 
 
 def demonstrations() -> list[Demonstration]:
@@ -55,6 +65,19 @@ def test_shortened_chains_are_valid_and_their_tasks_are_those_of_the_world(way: 
     assert {row.task.profile for row in rows} == world.profiles()
     assert world.evaluation_tasks(24, seed=0) == tuple(row.task for row in rows)
     assert world.training_task("rl", 0, seed=0).profile in world.profiles()
+
+
+def test_a_recipe_names_the_world(tmp_path: Path) -> None:
+    words = ["train", "--recipe", "tiny", "tasks.world=ablated", "world.without=[plan]", "--dry-run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "jobs.cli", *words, f"run_dir={tmp_path / 'run'}"],
+        env={**os.environ, "COA_EXTENSIONS": EXTENSION},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "held-out tasks of the world ablated" in done.stdout
 
 
 def test_figures_are_means_over_seeds_compared_task_by_task() -> None:

@@ -31,3 +31,11 @@ def test_a_lazy_entry_is_imported_when_it_is_looked_at() -> None:
         numbers.find("gone")
     with pytest.raises(ValueError, match=r"^there is a number 'gone' already$"):
         numbers.register("gone", 3)
+
+
+def test_an_entry_may_be_added_before_it_can_be_imported() -> None:
+    numbers: Registry[float] = Registry("number", {"one": 1.0})
+    numbers.register_lazily("tau", "math:tau")
+    assert numbers.find("tau") == 6.283185307179586
+    with pytest.raises(ValueError, match="there is a number 'one' already"):
+        numbers.register_lazily("one", "math:pi")

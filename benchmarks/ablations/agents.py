@@ -1,8 +1,7 @@
-"""The tiny world with agents that lack some tags (an extension): `tasks.world: ablated`, `world.without: [plan]`."""
+"""Agents that lack some tags, and the tiny world with these."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import ClassVar
 
 from coa.agent.codec import Codec
@@ -12,7 +11,7 @@ from coa.agent.profiles import PROFILES
 from coa.agent.profiles import profile as find_profile
 from coa.demo.guest import TinyConfig, TinyWorld
 from coa.json_object import Json
-from coa.tasks.worlds import Settings, register
+from coa.tasks.worlds import Settings
 from coa.types import Floats, Task, Tokens
 
 
@@ -36,11 +35,11 @@ def without(profile: Profile, tags: Collection[str]) -> Profile:
     )
 
 
-@cache
-def profile_without(name: str, tags: frozenset[str]) -> str:
-    """The name of a profile without these tags, which is registered at the first call."""
+def profile_without(name: str, tags: Collection[str]) -> str:
+    """The name of a profile without these tags, which is registered if it is not yet."""
     made = without(find_profile(name), tags)
-    PROFILES.register(made.name, made)
+    if made.name not in PROFILES:
+        PROFILES.register(made.name, made)
     return made.name
 
 
@@ -85,6 +84,3 @@ class Ablated(TinyWorld):
     ) -> Json:
         """None: the careful route is written with all tags."""
         return {}
-
-
-register(Ablated)
