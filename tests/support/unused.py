@@ -116,3 +116,6 @@ selector_tokens_per_task
 
 # Read from metrics.jsonl.
 shared_fraction
+
+# Registered by their module and name.
+Ablated
