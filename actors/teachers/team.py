@@ -14,7 +14,7 @@ tool or endpoint that is down) never becomes a transcript; it is played again af
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from uuid import uuid4
@@ -30,6 +30,7 @@ from coa.seeds import derive
 from coa.storage.ledger import Ledger
 from coa.teams.kinds import start
 from coa.teams.play import play
+from coa.teams.routing import Routes
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.teams import EXPERTS, TeamConfig
 from coa.teams.transcript import Graded, Mind, Prompt, Reply
@@ -146,13 +147,15 @@ class TeacherTeam:
         models: tuple[tuple[str, str], ...] = (),
         seed: int,
         layouts: Sequence[str] = (PLAIN,),
+        routes: Routes | None = None,
         ledger: Path | None = None,
     ) -> None:
-        """models: (role, model) pairs for transcripts. ledger: folder in which observations are kept until the stage
+        """models: (role, model) pairs for transcripts. routes: choose the kind of team for a question; None takes the
+        kind of the team's rules. ledger: folder in which observations are kept until the stage
         ends; None keeps none, for scripted experts, whose replies cost nothing."""
         freeze_gc()
         self._team, self._config, self._seed, self._layouts = team, config, seed, tuple(layouts)
-        self._models = models
+        self._models, self._routes = models, routes
         self._ask_of = {role: self._asking(role, agent) for role, agent in agents.items()}
         self._tools = ToolCaller(tools, f"team {uuid4().hex}")
         self._ledger = Ledger(ledger) if ledger is not None else None
@@ -211,7 +214,10 @@ class TeacherTeam:
         async def use(call: ToolCall, key: str) -> str:
             return await self._observe(call, f"{name[0]}/{name[1]}/{key}")
 
-        run = start(assignment, self._team, seed=self._seed, layouts=self._layouts)
+        team = self._team
+        if self._routes is not None:
+            team = replace(team, rules=self._routes.choose(assignment.task.question), learn_from=())
+        run = start(assignment, team, seed=self._seed, layouts=self._layouts)
         return await grade(await play(run, ask, use, self._models), self._tools.in_order(("grade", *name)))
 
     def _take(self, name: tuple[str, int], usage: Usage) -> None:

@@ -36,6 +36,8 @@ from coa.demo.words import SURNAMES
 from coa.demo.world import World, another
 from coa.errors import InfrastructureError
 from coa.seeds import derive, fraction
+from coa.teams.evolved import EVOLVER, INTEGRATOR, SELECTOR
+from coa.teams.pyramid import HEAD, JUDGE, LEAF
 from coa.teams.roles import (
     CODER,
     CRITIC,
@@ -45,6 +47,7 @@ from coa.teams.roles import (
     PLANNER,
     ROLES,
     SEARCHER,
+    TEAM,
     THINKER,
     TOOL,
     VERIFIER,
@@ -57,6 +60,7 @@ from coa.teams.transcript import OTHERS, QUESTION, WORK, Prompt, Reply
 IN_HEAD, BY_CODE = "compute in head", "compute by code"
 OUTDATED, LOOKS_RIGHT, CONFIRMED = "2 may be outdated", "4 looks right", "4 page says so"
 UNCHECKED = "2 nobody looked"
+REPEATS, PROMISING = "1 that was done", "4 that is new"
 _NEXT = "next: "
 """Prefix with which a thinker names a member."""
 
@@ -87,9 +91,6 @@ class ExpertConfig:
         return shares[KINDS[family].index(puzzle.kind)]
 
 
-_NAMES = re.compile(rf"(?:^|(?<=>\n))(?:{'|'.join((*ROLES, TOOL))}): (?=<\w)")
-
-
 class ScriptedMind:
     """A Mind for any role of the team: it reads its role and the work so far from the messages, like a language
     model."""
@@ -104,15 +105,24 @@ class ScriptedMind:
     def reply(self, prompt: Prompt) -> str:
         seen = prompt.messages[1].content.removeprefix(QUESTION).partition(OTHERS)[0]
         question, _, work = seen.partition(WORK)
-        chain = parse(_NAMES.sub("", work)).chain
+        chain = parse(_without_names(work)).chain
         profile = find_profile(prompt.profile)
         if prompt.role == THINKER:
             return _say(THINK, _NEXT + _next_member(profile, chain))
         chain = tuple(span for span in chain if not _names_next(span))
-        if ROLES[prompt.role].solves:
+        if prompt.role in (HEAD, LEAF) and isinstance(asked := read_question(question), Birthplace):
+            return self._branch(prompt.role, asked, chain, prompt.seed)
+        if ROLES[prompt.role].solves or prompt.role == HEAD:
             return self._solve(profile, question, chain, prompt.seed)
-        if prompt.role in (VERIFIER, OPPONENT) and chain[-1].tag == ANSWER:
+        if prompt.role in (VERIFIER, OPPONENT, JUDGE) and chain[-1].tag == ANSWER:
             return _judge(chain, prompt.seed)
+        if prompt.role == EVOLVER:
+            return _say("reflection", "nobody looked, so look")
+        if prompt.role == SELECTOR:
+            lacks = _doubts(prompt.seed) and not _looked(chain)
+            return _say(DOUBLE_CHECK, PROMISING if lacks else REPEATS)
+        if prompt.role == INTEGRATOR:
+            return render((Span(DOUBLE_CHECK, CONFIRMED), Span(ANSWER, _answer_in(chain))))
         return self._as_member(prompt.role, profile, question, chain, prompt.seed)
 
     def _as_member(self, role: str, profile: Profile, question: str, chain: Chain, seed: int) -> str:
@@ -141,7 +151,7 @@ class ScriptedMind:
 
         last = chain[-1] if chain else None
         if last is not None and last.tag == DOUBLE_CHECK and not _doubted(chain):
-            return _say(ANSWER, next(span.text for span in reversed(chain) if span.tag == ANSWER))
+            return _say(ANSWER, _answer_in(chain))
         if last is None or last.tag in (THINK, "reflection"):
             said = say(PLANNER, chain)
         else:
@@ -152,6 +162,26 @@ class ScriptedMind:
                 reflection = say(CRITIC, chain)
                 said = (*reflection, *say(PLANNER, (*chain, *reflection)))
         return render(Span(ANSWER, span.text) if span.tag == "suggested_answer" else span for span in said)
+
+    def _branch(self, role: str, puzzle: Birthplace, chain: Chain, seed: int) -> str:
+        """The reply of a pyramid's head or leaf: the town is one part of the question, and who holds the office there
+        is another."""
+        reports = [span.text for span in chain if span.tag == OBSERVATION]
+        if role == HEAD:
+            if not chain:
+                return _say("plan", f"1. town of {puzzle.person}\n2. {puzzle.kind} there")
+            if chain[-1].tag == THINK:
+                return _say("plan", "look it up")
+            return _say(ANSWER, _reported(reports[-1]))
+        called = any(span.tag == "wiki_search" for span in chain)
+        if chain[0].tag == THINK:
+            if not called:
+                return _say("wiki_search", puzzle.person)
+            return _say(ANSWER, _after("born in", reports[-1], words=2))
+        lazy = fraction(seed, "lazy") < self._config.lazy(puzzle)
+        if not called and (not lazy or _doubted(chain) or chain[-1].tag == "plan"):
+            return _say("wiki_search", _reported(reports[0]))
+        return _say(ANSWER, _after(puzzle.kind, reports[-1]) if called else self._recalled_holder(puzzle, seed))
 
     def _knows(self, puzzle: Puzzle) -> bool:
         match puzzle:
@@ -227,6 +257,10 @@ class ScriptedMind:
         return another(SURNAMES, right, seed, "slip")
 
 
+def _without_names(work: str) -> str:
+    return re.sub(rf"(?:^|(?<=>\n))(?:{'|'.join((*ROLES, TEAM, TOOL))}): (?=<\w)", "", work)
+
+
 def _say(tag: str, text: str) -> str:
     return render((Span(tag, text),))
 
@@ -261,20 +295,40 @@ def _page_in(chain: Chain) -> str:
 
 
 def _doubted(chain: Chain) -> bool:
-    """Whether the last double check scored low."""
+    """Whether the chain ends with a double check that sends back to work: a low score of an answer, or a high one of
+    another way."""
     if not chain or chain[-1].tag != DOUBLE_CHECK:
         return False
-    score = score_of(chain[-1].text)
-    return score is not None and score < GOOD_ENOUGH
+    score, of_a_way = score_of(chain[-1].text), len(chain) > 1 and chain[-2].tag == "reflection"
+    return score is not None and (score >= GOOD_ENOUGH) == of_a_way
 
 
 def _judge(chain: Chain, seed: int) -> str:
     """Scores an answer: CONFIRMED if the chain used the careful tools; otherwise UNCHECKED or LOOKS_RIGHT with equal
     probability."""
-    looks = sum(span.tag in ("code", "crawl_page") for span in chain) or sum(s.tag == "wiki_search" for s in chain) > 1
-    if looks:
+    if _looked(chain):
         return _say(DOUBLE_CHECK, CONFIRMED)
-    return _say(DOUBLE_CHECK, UNCHECKED if fraction(seed, "doubt") < 0.5 else LOOKS_RIGHT)
+    return _say(DOUBLE_CHECK, UNCHECKED if _doubts(seed) else LOOKS_RIGHT)
+
+
+def _doubts(seed: int) -> bool:
+    """Whether an expert of this run notices that nobody looked: half of them do."""
+    return fraction(seed, "doubt") < 0.5
+
+
+def _looked(chain: Chain) -> bool:
+    """Whether the chain used the careful tools; a part of a question takes one lookup, a whole one two."""
+    lookups = sum(span.tag == "wiki_search" for span in chain)
+    return any(span.tag in ("code", "crawl_page") for span in chain) or lookups > (chain[0].tag == "plan")
+
+
+def _answer_in(chain: Chain) -> str:
+    return next(span.text for span in reversed(chain) if span.tag == ANSWER)
+
+
+def _reported(report: str) -> str:
+    """The answer in a branch's report: `_reported("1. town of Nora Lind: Iron Grove (score 4)") == "Iron Grove"`."""
+    return report.partition(": ")[2].split(" (")[0]
 
 
 def _names_next(span: Span) -> bool:

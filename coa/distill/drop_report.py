@@ -74,6 +74,8 @@ class FilterReport:
     kept: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Counts by reason."""
+    further: int = 0
+    """Lines of kept runs that are demonstrations too, beside the first."""
     upsampled: int = 0
     """Copies beyond the first."""
 
@@ -88,6 +90,7 @@ class FilterReport:
             transcripts=self.transcripts + other.transcripts,
             kept=self.kept + other.kept,
             dropped=dict(Counter(self.dropped) + Counter(other.dropped)),
+            further=self.further + other.further,
             upsampled=self.upsampled + other.upsampled,
         )
 
@@ -98,7 +101,8 @@ class FilterReport:
         taken = self.transcripts
         for stage, reasons in STAGES.items():
             dropped = {reason: n for reason in reasons if (n := self.dropped.get(reason, 0))}
-            passed = taken - sum(dropped.values()) + (self.upsampled if stage == CORRECTION else 0)
+            added = self.further + self.upsampled if stage == CORRECTION else 0
+            passed = taken - sum(dropped.values()) + added
             found[stage] = StageCounts(taken=taken, dropped=dropped, passed=passed)
             taken = passed
         return found
@@ -108,6 +112,7 @@ class FilterReport:
             "transcripts": self.transcripts,
             "kept": self.kept,
             "dropped": dict(self.dropped),
+            "further": self.further,
             "upsampled": self.upsampled,
             "stages": {
                 stage: {"in": counts.taken, "dropped": dict(counts.dropped), "out": counts.passed}
@@ -118,7 +123,7 @@ class FilterReport:
     @classmethod
     def from_json(cls, record: JsonView) -> "FilterReport":
         """The inverse of `to_json`; ignores other keys. Raises KeyError if a count is missing."""
-        return cls(**{name: record[name] for name in ("transcripts", "kept", "dropped", "upsampled")})
+        return cls(**{name: record[name] for name in ("transcripts", "kept", "dropped", "further", "upsampled")})
 
 
 HEADER = ("stage", "in", "dropped", "out")
@@ -126,20 +131,23 @@ HEADER = ("stage", "in", "dropped", "out")
 
 def rows(report: FilterReport) -> list[tuple[str, str, str, str]]:
     """The cells of a table with a row for each stage, under HEADER."""
-    return [(stage, str(one.taken), _dropped(stage, one), str(one.passed)) for stage, one in report.stages.items()]
+    added = [f"{n} {what} added" for n, what in ((report.further, "further lines"), (report.upsampled, "copies")) if n]
+    more = {CORRECTION: ["none", *added]}
+    return [
+        (stage, str(one.taken), ", ".join(more.get(stage) or _dropped(one) or ["none"]), str(one.passed))
+        for stage, one in report.stages.items()
+    ]
 
 
-def _dropped(stage: str, counts: StageCounts) -> str:
-    parts = [f"{reason}: {n}" for reason, n in counts.dropped.items()]
-    if stage == CORRECTION and counts.passed > counts.taken:
-        parts = [f"none, {counts.passed - counts.taken} copies added"]
-    return ", ".join(parts) or "none"
+def _dropped(counts: StageCounts) -> list[str]:
+    return [f"{reason}: {n}" for reason, n in counts.dropped.items()]
 
 
 def markdown(report: FilterReport, dropped: Iterable[Dropped] = ()) -> str:
     """A line with the totals, the rows as a table, and the first details of the dropped runs by reason."""
     lines = [
-        f"{report.kept} of {report.transcripts} transcripts kept, {report.kept + report.upsampled} with copies.",
+        f"{report.kept} of {report.transcripts} transcripts kept, {report.kept + report.further + report.upsampled} "
+        f"demonstrations with further lines and copies.",
         "",
         f"| {' | '.join(HEADER)} |",
         "|---|---:|---|---:|",

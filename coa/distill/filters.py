@@ -7,14 +7,16 @@
     duplicates     near-duplicates of another task, or the same chain again           coa.distill.duplicates
     correction     repeats runs that first doubted an answer and were right in the end
 
-A run passes the stages until one drops it. Duplicates depend on the runs kept before, all other stages on the run
-alone. So a stream may be cut into any chunks, and a job that resumes tells the filter what was kept (`remember`).
-Answers are graded (`coa.distill.grade`) and a judge's objections found (`coa.distill.obedience`) before the filter.
+A run passes the stages until one drops it. Of a debate, each line that agreed on the answer goes through them: the run
+is kept if one passes, and those behind the first are further demonstrations. Duplicates depend on the runs kept before,
+all other stages on the run alone. So a stream may be cut into any chunks, and a job that resumes tells the filter what
+was kept (`remember`). Answers are graded (`coa.distill.grade`) and a judge's objections found (`coa.distill.obedience`)
+before the filter.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coa.agent.grammar import ANSWER, Chain, parse
 from coa.distill.contamination import Contamination
@@ -39,6 +41,8 @@ class Kept:
     transcript: Transcript
     chain: Chain
     copies: int
+    further: bool = False
+    """Whether it is another line of a run that is kept already, whose usage is counted there."""
 
 
 class Filter:
@@ -47,9 +51,12 @@ class Filter:
     Its memory has a fixed size, independent of the number of runs.
     """
 
-    def __init__(self, config: FilterConfig, contamination: Contamination | None = None) -> None:
-        """contamination: the tasks of evaluation sets; None if there are none."""
-        self._config = config
+    def __init__(
+        self, config: FilterConfig, contamination: Contamination | None = None, *, further: bool = True
+    ) -> None:
+        """contamination: the tasks of evaluation sets; None if there are none. further: whether other lines than the
+        winner's are looked at; False where a judge has seen the winner's alone."""
+        self._config, self._further = config, further
         self._contamination = contamination
         self._seen = Duplicates(config.duplicates)
         self.dropped: list[Dropped] = []
@@ -60,19 +67,36 @@ class Filter:
         kept: list[Kept] = []
         self.dropped = []
         for run in runs:
-            transcript, chain = run.transcript, to_chain(run.transcript)
-            if reason := self._reason(run, chain):
-                name = transcript.task.id, transcript.attempt
-                self.dropped.append(Dropped(*name, reason, detail_of(reason, transcript, chain)))
-            else:
-                kept.append(Kept(transcript=transcript, chain=chain, copies=copies_of(run, chain, self._config)))
+            kept += self._take(run)
+        further = sum(run.further for run in kept)
         report = FilterReport(
-            transcripts=len(kept) + len(self.dropped),
-            kept=len(kept),
+            transcripts=len(kept) - further + len(self.dropped),
+            kept=len(kept) - further,
             dropped=dict(Counter(one.reason for one in self.dropped)),
+            further=further,
             upsampled=sum(run.copies - 1 for run in kept),
         )
         return kept, report
+
+    def _take(self, run: Graded) -> list[Kept]:
+        """What is kept of a run; if nothing is, records it as dropped for the reason of its winner's line."""
+        kept: list[Kept] = []
+        dropped: list[Dropped] = []
+        for line in self._lines(run):
+            transcript, chain = line.transcript, to_chain(line.transcript)
+            if reason := self._reason(line, chain):
+                detail = detail_of(reason, transcript, chain)
+                dropped.append(Dropped(transcript.task.id, transcript.attempt, reason, detail))
+            else:
+                copies = copies_of(line, chain, self._config)
+                kept.append(Kept(transcript=transcript, chain=chain, copies=copies, further=bool(kept)))
+        self.dropped += [] if kept else dropped[:1]
+        return kept
+
+    def _lines(self, run: Graded) -> list[Graded]:
+        """The run by each line that may become a chain, the winner's first."""
+        lines = run.transcript.settled if self._further else (run.transcript.winner,)
+        return [replace(run, transcript=replace(run.transcript, winner=line)) for line in lines]
 
     def remember(self, task_id: str, question: str, answer: str, text: str) -> None:
         """Remembers a run that was kept earlier. answer: its `compared_answer`; text: its chain's tag text."""
@@ -80,7 +104,16 @@ class Filter:
 
     def flaw(self, run: Graded) -> str | None:
         """The reason to drop the run, apart from duplicates of runs kept before; None if there is none."""
-        return self._flaw(run, to_chain(run.transcript))
+        flaws = self._flaws(run)
+        return flaws[0] if all(flaws) else None
+
+    def demonstrations(self, run: Graded) -> int:
+        """Number of demonstrations that the run is worth, duplicates apart."""
+        return self._flaws(run).count(None)
+
+    def _flaws(self, run: Graded) -> list[str | None]:
+        """The flaw of each line that may become a chain."""
+        return [self._flaw(line, to_chain(line.transcript)) for line in self._lines(run)]
 
     def _flaw(self, run: Graded, chain: Chain) -> str | None:
         transcript, config = run.transcript, self._config

@@ -13,6 +13,7 @@ from annotated_types import Ge
 from coa.agent.grammar import ANSWER, TAGS, Chain, Form, Kind, Span
 from coa.agent.profiles import profile as find_profile
 from coa.bounds import AnyInt, AtLeast1, Share
+from coa.distill.convert import steps_of
 from coa.distill.duplicates import DuplicateConfig
 from coa.seeds import fraction
 from coa.teams.roles import TEAM
@@ -60,11 +61,10 @@ def lack_of_complexity(transcript: Transcript, config: FilterConfig) -> str | No
 
 
 def interactions(transcript: Transcript) -> int:
-    """The number of interactions of the winner's line, which becomes the chain."""
+    """The number of interactions that become the chain."""
     return sum(
-        step.line == transcript.winner
-        and not (is_routing(step) or isinstance(step, UserStep) or getattr(step, "agent", "") == TEAM)
-        for step in transcript.steps
+        not (is_routing(step) or isinstance(step, UserStep) or getattr(step, "agent", "") == TEAM)
+        for step in steps_of(transcript)
     )
 
 

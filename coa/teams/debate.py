@@ -6,7 +6,9 @@
                                '---------- once a round ------------'
 
 A phase ends when every line has finished it. A line that is malformed or out of steps drops out; the run fails with it
-only if no other line is left. The vote compares answers that are spelt in one way; in a tie the earliest line wins.
+only if no other line is left. The vote compares answers that are spelt in one way; in a tie the earliest answer wins.
+Among the lines that agree, the first that changed its mind is the winner (AgentArk prefers those). The others are
+demonstrations too (`coa.distill.filters`).
 """
 
 from collections import Counter
@@ -85,14 +87,19 @@ class DebateRun(TeamRun):
         return ()
 
     def _vote(self) -> None:
-        answers = {line: self._answer_of(line) for line in self._alive}
+        answers = {line: self.answer_on(line) for line in self._alive}
         votes = {line: vote_of(answer, self.assignment.task.grader) for line, answer in answers.items()}
         [(chosen, count)] = Counter(votes.values()).most_common(1)
-        self.winner = next(line for line in self._alive if votes[line] == chosen)
+        agreed = [line for line in self._alive if votes[line] == chosen]
+        self.winner = next(filter(self._turned, agreed), agreed[0])
         share = count / len(answers)
         score = UNANIMOUS if share == 1 else MAJORITY if share > 0.5 else SPLIT
-        self.announce(self.winner, outcome(answers[self.winner], score, f"{count} of {len(answers)} agree"))
+        for line in agreed:
+            self.announce(line, outcome(answers[line], score, f"{count} of {len(answers)} agree"))
         self.ending = Ending.ANSWERED
 
-    def _answer_of(self, line: int) -> str:
-        return next(span.text.strip() for span in reversed(self.lines[line].said) if span.tag == ANSWER)
+    def _turned(self, line: int) -> bool:
+        """Whether the line's first answer was another one."""
+        said = [span.text.strip() for span in self.lines[line].said if span.tag == ANSWER]
+        first, *_, last = (vote_of(answer, self.assignment.task.grader) for answer in (said[0], *said))
+        return first != last

@@ -47,8 +47,7 @@ class RefineRun(TeamRun):
         score = score_in(self.team.brief(VERIFIER), self.profile, text)
         assert score is not None
         if score >= GOOD_ENOUGH or self._rounds >= self.team.rounds:
-            answer = next(span.text for span in reversed(self.lines[0].said) if span.tag == ANSWER)
-            self.announce(0, render((Span(ANSWER, answer),)))
+            self.announce(0, render((Span(ANSWER, self.answer_on(0)),)))
             self.ending = Ending.ANSWERED
             return ()
         self._rounds += 1

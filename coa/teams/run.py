@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from coa.agent.grammar import OBSERVATION, Profile, Span, goal_of, parse
+from coa.agent.grammar import ANSWER, OBSERVATION, Profile, Span, goal_of, parse
 from coa.agent.profiles import profile as find_profile
 from coa.seeds import derive
 from coa.teams.roles import TEAM, Role
@@ -74,6 +74,9 @@ class TeamRun(ABC):
     """Roles that no other kind has brought."""
     settings: ClassVar[frozenset[str]] = frozenset()
     """The settings of `team` that this kind reads, of those that not all kinds read."""
+    one_chain: ClassVar[bool] = False
+    """Whether the steps of all lines, in order, are one chain, without the observations that the team writes; otherwise
+    a chain is the winner's line."""
     any_tags: ClassVar[bool] = False
     """Whether its agents use the same tags under every profile; in the chain, others then take the place of those that
     the profile does not allow."""
@@ -150,6 +153,10 @@ class TeamRun(ABC):
         """Adds a step that the team's rules write."""
         self.lines[line].said.extend(parse(text).chain)
         self._add(AgentStep(TEAM, text, line))
+
+    def answer_on(self, line: int) -> str:
+        """The last answer on a line that has one."""
+        return next(span.text.strip() for span in reversed(self.lines[line].said) if span.tag == ANSWER)
 
     def transcript(self) -> Transcript:
         assert self.ending is not None

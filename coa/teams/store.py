@@ -86,6 +86,17 @@ def graders_in(path: Path) -> set[str]:
     return {row["grader"] for row in rows if row["correct"] is None and row["ending"] == Ending.ANSWERED}
 
 
+def transcripts_at(path: Path) -> Path:
+    """The transcripts of a run's folder, or the path itself if it is of transcripts."""
+    return path / "teachers" if (path / "teachers").is_dir() else path
+
+
+def kinds_in(path: Path) -> set[str]:
+    """The kinds of teams of the runs that `read_transcripts` reads there; raises UserError as it does."""
+    batches = (batch for file in _files(path) for batch in file.iter_batches(columns=["team"]))
+    return {kind for batch in batches for kind in batch["team"].to_pylist()}
+
+
 def _files(path: Path) -> Iterator[pq.ParquetFile]:
     """Raises UserError for a file that holds something else than transcripts."""
     for file in sorted(path.glob("*.parquet")) if path.is_dir() else [path]:

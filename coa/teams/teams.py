@@ -1,9 +1,9 @@
 """Configurations of teams: their kind, and the models, tools and duties of their members."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from coa.teams.transcript import Brief
 
@@ -29,7 +29,11 @@ class TeamConfig:
 
     rules: str = "planner"
     """How the team works: planner (one agent plans, others work and check), debate (several answers, critiques, a
-    vote), refine (an answer is checked and improved), or the name of a kind of your own."""
+    vote), refine (an answer is checked and improved), pyramid (one agent splits the question, others work on the
+    parts), evolved (each generation tries another way, and answers are merged), or the name of a kind of your own."""
+    learn_from: tuple[str, ...] = ()
+    """Folders of earlier runs, or of their transcripts, of teams of several kinds. Each question then goes to the kind
+    that is expected to give the most demonstrations for its tokens; empty uses the kind of `rules` for all."""
     model: str = EXPERTS
     """Name under `models` of the language model for every role that names none; "" lets the world's scripted experts
     play."""
@@ -43,13 +47,18 @@ class TeamConfig:
     debaters: Annotated[int, Ge(2)] = 3
     """debate: number of agents that answer."""
     rounds: int = 1
-    """debate: rounds of critique and revision before the vote. refine: how often an answer may be improved."""
+    """debate: rounds of critique and revision before the vote. refine: how often an answer may be improved. pyramid:
+    the same for each part. evolved: number of generations after the first answer."""
+    depth: Annotated[int, Ge(1), Le(3)] = 1
+    """pyramid: levels of agents that split questions."""
     max_steps: int = 40
-    """Maximum steps of agents and tools in a run (in a debate, per debater); a run that needs more counts as out of
-    steps."""
+    """Maximum steps of agents and tools in a run (in a debate and a pyramid, on each line of work); a run that needs
+    more counts as out of steps."""
     corrections: int = 1
     """Maximum number of times that a language model is asked again if its reply does not have the form that its role
     requires."""
+
+    PATHS: ClassVar = ("learn_from",)
 
     def role(self, name: str) -> RoleConfig:
         return self.roles.get(name, RoleConfig())

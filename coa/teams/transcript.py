@@ -9,7 +9,7 @@ from typing import Protocol
 from coa.agent.grammar import ANSWER, OBSERVATION, Span, parse, render_span
 from coa.errors import InfrastructureError
 from coa.seeds import derive
-from coa.teams.roles import DONE, DOUBLE_CHECK, TOOL, system_prompt
+from coa.teams.roles import DONE, DOUBLE_CHECK, TEAM, TOOL, system_prompt
 from coa.tools.base import ToolCall
 from coa.types import Task
 from coa.usage import Usage
@@ -123,11 +123,17 @@ class Transcript:
         """Body of the answer tag; empty unless the run ended with one."""
         if self.ending is not Ending.ANSWERED:
             return ""
-        last = self.steps[-1]
+        last = next(step for step in reversed(self.steps) if step.line == self.winner)
         assert isinstance(last, AgentStep)
         span = parse(last.output).chain[-1]
         assert span.tag == ANSWER
         return span.text.strip()
+
+    @property
+    def settled(self) -> tuple[int, ...]:
+        """The lines whose answer the team settled on, the winner's first: those of a debate that agreed with it."""
+        lines = {step.line for step in self.steps if isinstance(step, AgentStep) and _settles(step)}
+        return (self.winner, *sorted(lines - {self.winner}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,10 @@ class Graded:
     @property
     def usage(self) -> Usage:
         return self.transcript.usage
+
+
+def _settles(step: AgentStep) -> bool:
+    return step.agent == TEAM and [span.tag for span in parse(step.output).chain[-1:]] == [ANSWER]
 
 
 def is_routing(step: Step) -> bool:

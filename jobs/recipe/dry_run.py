@@ -250,6 +250,7 @@ def _needs(config: Recipe) -> Iterator[tuple[str, str, str]]:
     files = [
         ("tasks", config.tasks.path),
         ("distill.transcripts", config.distill.transcripts),
+        *(("team.learn_from", path) for path in config.team.learn_from),
         *(("sft.data", path) for path in config.sft.data),
     ]
     yield from ((what, path, _there(path)) for what, path in files if path is not None)

@@ -135,6 +135,7 @@ def _row(kept: Kept) -> Demonstration:
     team = kept.transcript.team
     reflects = any(span.tag == "reflection" for span in kept.chain)
     decisions = (
+        *([Decision("lines", f"line {kept.transcript.winner}, which agreed")] if kept.further else []),
         Decision("complexity", f"{interactions(kept.transcript)} interactions"),
         Decision("reflection", "reflects" if reflects else "drawn for the share without"),
         Decision("correction", f"{kept.copies} copies"),

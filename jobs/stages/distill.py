@@ -61,7 +61,7 @@ async def distill(run: RunDir, tools: ToolClient) -> Json:
     config = run.config.distill
     await asyncio.to_thread(require_tokenizer, run)
     async with language_models(run, models_asked(run.config)) as models:
-        filter = Filter(config.filters, contamination_of(run))
+        filter = Filter(config.filters, contamination_of(run), further=not config.obedience.model)
         review = Review(run, models, filter.flaw)
         store = DistillStore(run.teachers, run.data, filter, revise=review.revise, own=own_columns(run))
         await store.open()
@@ -105,6 +105,7 @@ def result_of(run: RunDir, store: DistillStore, buffer: TeamRunBuffer, review: R
         "runs": run.team_runs,
         "transcripts": report.transcripts,
         "kept": report.kept,
+        "further": report.further,
         "upsampled": report.upsampled,
         "dropped": dict(report.dropped),
         "infrastructure_failures": buffer.failures.total(),

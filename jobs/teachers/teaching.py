@@ -32,6 +32,7 @@ from coa.usage import Usage
 from jobs.recipe.needs import models_by_role, roles_of
 from jobs.run.console import Stage
 from jobs.run.run_dir import RunDir
+from jobs.teachers.routes import routes_of
 from jobs.teachers.served import STOP_S, keep_served, serve
 
 CALLS = 10_000
@@ -225,6 +226,7 @@ async def _notices(model: Handle) -> list[str]:
 async def teaching(run: RunDir, tools: ToolClient, models: Mapping[str, Handle]) -> AsyncIterator[Teaching]:
     """The team that the recipe names, for as long as the context lasts. models: handles of the recipe's `models`."""
     config, team = run.config, run.config.team
+    routes = await asyncio.to_thread(routes_of, run)
     agents: dict[str, Handle] = {}
     started: list[Handle] = []
     try:
@@ -244,6 +246,7 @@ async def teaching(run: RunDir, tools: ToolClient, models: Mapping[str, Handle])
             models=models_by_role(config),
             seed=config.seed,
             layouts=config.agent.layouts,
+            routes=routes,
             ledger=None if plays_free(team) else run.teachers / "observations",
         )
         started.append(player)

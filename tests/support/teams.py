@@ -9,7 +9,7 @@ from coa.teams.kinds import start
 from coa.teams.play import Ask, Use, play
 from coa.teams.run import Assignment
 from coa.teams.teams import TeamConfig
-from coa.teams.transcript import Prompt, Reply, Transcript
+from coa.teams.transcript import AgentStep, Prompt, Reply, Transcript
 from coa.tools.base import PLAIN, ToolCall
 from coa.types import Task
 from tests.support.executors import Answering
@@ -54,6 +54,22 @@ def play_one(
 ) -> Transcript:
     run = start(Assignment(task, attempt), team or TeamConfig(), seed=0, layouts=(PLAIN,))
     return LOOP.run(play(run, ask or asks(MIND), use or uses(WORLD.observe)))
+
+
+QUESTION = Task(id="t", question="Who ?", answers=("x",), profile="mhqa", family="f")
+SEARCH = "<wiki_search> a</wiki_search>"
+
+
+def play_replies(team: TeamConfig, *replies: str, task: Task = QUESTION) -> Transcript:
+    """A run whose agents give these replies, in this order; every tool says "seen"."""
+    rest = iter(replies)
+    return play_one(task, team=team, ask=says(lambda _: next(rest)), use=uses(lambda _: "seen"))
+
+
+def authors(transcript: Transcript) -> list[str]:
+    """The authors of the agents' steps, with the line of those that are not on the first."""
+    steps = (step for step in transcript.steps if isinstance(step, AgentStep))
+    return [f"{step.agent}{f' {step.line}' * bool(step.line)}" for step in steps]
 
 
 class WorldTools(Answering):

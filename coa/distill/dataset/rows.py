@@ -74,7 +74,7 @@ class Demonstration:
     interactions: int
     """Number of activations of agents and tools; routing messages are not counted."""
     usage: Usage = field(default_factory=Usage)
-    """Requests and tokens of language models in the whole run."""
+    """Requests and tokens of language models in the whole run; zero for a further line of a run that has a row."""
     decisions: tuple[Decision, ...] = ()
 
     @property
@@ -94,7 +94,7 @@ def demonstration_of(kept: Kept, *, source: str = "team", decisions: Iterable[De
         team=transcript.team,
         models=transcript.models,
         interactions=interactions(transcript),
-        usage=transcript.usage,
+        usage=Usage() if kept.further else transcript.usage,
         decisions=tuple(decisions),
     )
 

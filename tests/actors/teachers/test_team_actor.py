@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from actors.teachers.team import BudgetConfig, Played, TeacherTeam, TeachingConfig, Unfinished, request_of
@@ -15,6 +16,7 @@ from coa.distill.grade import grade
 from coa.errors import CallLost, EmptyCompletion, EndpointDown, InfrastructureError, ReplyCutOff, ToolDown, UserError
 from coa.llm.completions import Completion
 from coa.teams.roles import ROLES
+from coa.teams.routing import Routes
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.teams import TeamConfig
 from coa.teams.transcript import AgentStep, Graded, Prompt, Reply, ToolStep
@@ -61,6 +63,7 @@ def team_of(
     team: TeamConfig | None = None,
     mind: Any = MIND,
     models: tuple[tuple[str, str], ...] = (),
+    routes: Routes | None = None,
     ledger: Path | None = None,
     **config: Any,
 ) -> TeacherTeam:
@@ -73,7 +76,8 @@ def team_of(
 
     tools = executor or Answering(answer)
     settings = TeachingConfig(reissue_after_s=0.0, **config)
-    return TeacherTeam(team or TeamConfig(), agents, tools, settings, models=models, seed=0, ledger=ledger)
+    fixed: Any = {"models": models, "routes": routes, "ledger": ledger}
+    return TeacherTeam(team or TeamConfig(), agents, tools, settings, seed=0, **fixed)
 
 
 def play(team: TeacherTeam, tasks: Sequence[Task], finished: Usage | None = None) -> Played:
@@ -91,6 +95,14 @@ def expected(tasks: Sequence[Task]) -> list[Graded]:
 def test_runs_come_back_graded_in_the_order_of_their_assignments():
     played = play(team_of(), TASKS[:60])
     assert played == Played(outcomes=list(expected(TASKS[:60])), failures={})
+
+
+def test_a_question_is_given_to_the_kind_of_team_that_its_routes_choose():
+    weights = np.array([[[1.0, 0.0], [0.0, 2.0]], [[0.0, 0.0], [0.0, 0.0]]])
+    routes = Routes(kinds=("planner", "refine"), words=("current",), weights=weights, price=0.0)
+    played = play(team_of(team=TeamConfig(learn_from=("a", "b")), routes=routes), TASKS[:30])
+    of_family = {run.transcript.task.family: run.transcript.team for run in played.outcomes if isinstance(run, Graded)}
+    assert of_family == {"web": "refine", "calc": "planner", "mhqa": "planner"}
 
 
 def test_a_run_that_a_tool_ended_is_issued_again_and_comes_out_the_same():

@@ -232,7 +232,11 @@ TEAMS = {
     "refine": TeamConfig(rules="refine", rounds=2),
     "debate": TeamConfig(rules="debate", rounds=1),
     "long debate": TeamConfig(rules="debate", rounds=2, debaters=4),
+    "pyramid": TeamConfig(rules="pyramid"),
+    "deep pyramid": TeamConfig(rules="pyramid", depth=2, rounds=2),
+    "evolved": TeamConfig(rules="evolved", rounds=2),
 }
+MORE_OFTEN_RIGHT = {"refine": 0.68, "debate": 0.75, "long debate": 0.77, "pyramid": 0.68, "evolved": 0.68}
 
 
 @pytest.mark.parametrize("team", TEAMS.values(), ids=list(TEAMS))
@@ -247,7 +251,7 @@ def test_every_team_of_experts_ends_in_chains_that_obey_their_profile(team: Team
         assert parse(render(chain)).chain == chain
 
 
-@pytest.mark.parametrize(("name", "least"), [("refine", 0.68), ("debate", 0.75), ("long debate", 0.77)])
+@pytest.mark.parametrize(("name", "least"), MORE_OFTEN_RIGHT.items())
 def test_teams_that_check_their_answers_are_right_more_often(name: str, least: float, transcripts: list[Transcript]):
     """The planner's team is right 0.58 of the time on these tasks."""
     tasks = TASKS[:300]

@@ -297,6 +297,50 @@ def test_a_doubt_that_came_second_is_no_correction():
     assert [run.copies for run in kept] == [1]
 
 
+# The lines of a debate.
+
+AGREED = "<double_check> 4 2 of 2 agree</double_check>"
+
+
+def debated(*lines: tuple[Step | str, ...]) -> Transcript:
+    """A debate whose lines all agreed; the first is the winner's."""
+    steps = [replace(step, line=line) for line, said in enumerate(lines) for step in run("mhqa", *said).steps]
+    ends = [AgentStep("team", AGREED + ANSWER, line) for line in range(len(lines))]
+    return replace(run("mhqa"), steps=(*steps, *ends), team="debate")
+
+
+LONG_LINE = (PLAN, *used("wiki_search", "a"), REFLECTION, *used("wiki_search", "b"))
+
+
+def test_each_line_that_agreed_is_a_demonstration_and_the_run_counts_once():
+    other = (PLAN, *used("wiki_search", "c"), REFLECTION, "<think> t</think>")
+    kept, report = filter_runs([debated(LONG_LINE, other, LONG_LINE)], PAPER)
+    assert [(one.transcript.winner, one.further, one.transcript.answer) for one in kept] == [
+        (0, False, "Berg"),
+        (1, True, "Berg"),
+    ]
+    assert [render(one.chain).count("wiki_search") for one in kept] == [4, 2]
+    assert report == FilterReport(transcripts=1, kept=1, further=1)
+    limited = FilterConfig(duplicates=DuplicateConfig(solutions_per_task=1))
+    assert filter_runs([debated(LONG_LINE, other)], limited)[1] == FilterReport(transcripts=1, kept=1)
+
+
+def test_a_run_is_kept_if_one_of_its_lines_is_good_and_dropped_for_the_reason_of_the_first():
+    short, repeated = (PLAN,), (PLAN, *used("wiki_search", "a"), REFLECTION, *used("wiki_search", "a"))
+    kept, report = filter_runs([debated(short, repeated, LONG_LINE)], PAPER)
+    assert [(one.transcript.winner, one.further) for one in kept] == [(2, False)]
+    assert report == FilterReport(transcripts=1, kept=1)
+    assert filter_runs([debated(short, repeated)], PAPER)[1].dropped == {"too few interactions": 1}
+    for lines, flaw in (((short, repeated, LONG_LINE), None), ((repeated, short), "repeated tool input")):
+        assert Filter(PAPER).flaw(Graded(debated(*lines), True)) == flaw
+
+
+def test_where_a_judge_saw_the_winners_line_alone_no_other_is_kept():
+    run = Graded(debated(LONG_LINE, (PLAN, *used("wiki_search", "c"), REFLECTION, "<think> t</think>")), True)
+    kept, report = Filter(PAPER, further=False).take([run])
+    assert ([one.transcript.winner for one in kept], report.further) == ([0], 0)
+
+
 # All of it.
 
 

@@ -171,7 +171,7 @@ def test_a_report_is_read_back_and_what_else_stands_there_is_not_minded():
 
 def test_the_table_says_what_every_stage_did(tmp_path: Path):
     report = FilterReport(
-        transcripts=10, kept=6, dropped={"wrong answer": 2, "malformed": 1, "no reflection": 1}, upsampled=2
+        transcripts=10, kept=6, dropped={"wrong answer": 2, "malformed": 1, "no reflection": 1}, further=3, upsampled=2
     )
     assert rows(report) == [
         ("contamination", "10", "none", "10"),
@@ -179,10 +179,10 @@ def test_the_table_says_what_every_stage_did(tmp_path: Path):
         ("quality", "10", "malformed: 1, wrong answer: 2", "7"),
         ("reflection", "7", "no reflection: 1", "6"),
         ("duplicates", "6", "none", "6"),
-        ("correction", "6", "none, 2 copies added", "8"),
+        ("correction", "6", "none, 3 further lines added, 2 copies added", "11"),
     ]
     assert markdown(report).splitlines()[:5] == [
-        "6 of 10 transcripts kept, 8 with copies.",
+        "6 of 10 transcripts kept, 11 demonstrations with further lines and copies.",
         "",
         f"| {' | '.join(HEADER)} |",
         "|---|---:|---|---:|",

@@ -26,6 +26,8 @@ TEAMS = [
     TeamConfig(thinker=True),
     TeamConfig(rules="refine"),
     TeamConfig(rules="debate", debaters=3),
+    TeamConfig(rules="evolved", rounds=2),
+    TeamConfig(rules="pyramid", depth=2),
 ]
 
 
@@ -224,16 +226,24 @@ def test_the_majority_wins_and_the_earliest_of_it_is_the_chain():
         {
             0: [call, ANSWERS("x"), ANSWERS("x")],
             1: [call, ANSWERS("y"), ANSWERS("The y.")],
-            2: [call, ANSWERS("z"), ANSWERS("Y")],
+            2: [call, ANSWERS("y"), ANSWERS("Y")],
         }
     )
-    assert (end.answer, end.winner) == ("The y.", 1)
-    assert outputs(end)[-1] == (1, TEAM, "<double_check> 3 2 of 3 agree</double_check><answer> The y.</answer>")
+    assert (end.answer, end.winner, end.settled) == ("The y.", 1, (1, 2))
+    agreed = "<double_check> 3 2 of 3 agree</double_check>"
+    assert outputs(end)[-2:] == [(line, TEAM, f"{agreed}{ANSWERS(said)}") for line, said in ((1, "The y."), (2, "Y"))]
     assert render(to_chain(end)) == (
         "<plan> p</plan><wiki_search> a</wiki_search><observation> seen</observation><think> y</think>"
         "<reflection> 3 may be</reflection><think> The y.</think><think> 3 2 of 3 agree</think>"
         "<answer> The y.</answer>"
     )
+
+
+def test_of_the_lines_that_agree_the_first_that_changed_its_mind_wins():
+    said = {0: ("y", "y"), 1: ("Y", "The y."), 2: ("x", "z"), 3: ("x", "y"), 4: ("z", "y")}
+    end = debate({line: [ANSWERS(first), ANSWERS(last)] for line, (first, last) in said.items()})
+    assert (end.winner, end.settled) == (3, (3, 0, 1, 4))
+    assert end.answer == "y"
 
 
 def test_formulas_that_differ_in_signs_alone_are_different_votes():
@@ -256,7 +266,7 @@ def test_debaters_see_the_others_answers_only_after_their_own():
 
 def test_a_line_that_is_malformed_drops_out_and_the_others_go_on():
     end = debate({0: ["nonsense"], 1: [ANSWERS("y"), ANSWERS("y")], 2: [ANSWERS("z"), ANSWERS("y")]})
-    assert (end.answer, end.winner, end.ending) == ("y", 1, Ending.ANSWERED)
+    assert (end.answer, end.winner, end.ending) == ("y", 2, Ending.ANSWERED)
     assert debate({0: ["nonsense"], 1: ["more"]}).ending is Ending.MALFORMED
 
 

@@ -1,4 +1,4 @@
-"""The three teams on a language model that vLLM serves, and as scripted experts; a policy learns what they leave."""
+"""The kinds of teams on a language model that vLLM serves, and as scripted experts; a policy learns what they leave."""
 
 import asyncio
 import functools
@@ -36,12 +36,21 @@ SAYS = {
     "generator": SOLVES,
     "verifier": SCORES,
     "refiner": ["<answer> Kerr</answer>", "<answer> Voss</answer>"],
+    "head": ["<plan> look it up</plan>", "<plan> 1. the town\n2. the baker</plan>", "<answer> Kerr</answer>"],
+    "leaf": SOLVES[-8:],
+    "judge": SCORES,
+    "evolver": ["<reflection> look it up</reflection>"],
+    "selector": SCORES,
+    "child": SOLVES[-8:],
+    "integrator": ["<double_check> 4 page says so</double_check><answer> Kerr</answer>"],
 }
 """What a model with random weights may say in each role: it chooses."""
 TEAMS: dict[str, tuple[str, ...]] = {
     "planner": ("planner", "searcher", "critic"),
     "debate": ("debater", "opponent"),
     "refine": ("generator", "verifier", "refiner"),
+    "pyramid": ("head", "leaf", "judge"),
+    "evolved": ("generator", "evolver", "selector", "child", "integrator"),
 }
 
 
