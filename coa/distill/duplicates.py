@@ -60,7 +60,7 @@ class DuplicateConfig:
     solutions_per_task: int = 0
     """Maximum number of different chains that are kept per task; 0 sets no limit. Equal chains are always dropped."""
     documents: AtLeast1 = 200_000
-    """Maximum number of runs that can be kept. It determines the memory, about 30 bytes per run."""
+    """Maximum number of chains that can be kept. It determines the memory, about 30 bytes per chain."""
     error_rate: ProperShare = 1e-4
     """Maximum share of runs that are dropped as duplicates by mistake."""
 

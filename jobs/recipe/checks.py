@@ -34,7 +34,7 @@ from jobs.recipe.devices import check_gpus, check_learners, check_parts, check_t
 from jobs.recipe.findings import Finding, Findings
 from jobs.recipe.machine import memory_of
 from jobs.recipe.models import models_of, served_model
-from jobs.recipe.needs import graders_needed, has_episodes, models_paid, roles_of, tools_of
+from jobs.recipe.needs import graders_needed, has_episodes, models_paid, most_kept, roles_of, tools_of
 from jobs.recipe.resume import check_same, settings_of
 from jobs.recipe.schema import Recipe
 from jobs.recipe.services import services_of, unasked
@@ -221,10 +221,9 @@ def check_distill(config: Recipe, runs: int) -> None:
             known = ", ".join(sorted(config.models)) or "none"
             raise UserError(f"distill.{key}.model: no model {name!r}; `models` has {known}")
     duplicates = distill.filters.duplicates
-    if min(distill.keep, runs) > duplicates.documents:
+    if (most := most_kept(config, runs)) > duplicates.documents:
         raise UserError(
-            f"distill.filters.duplicates.documents is {duplicates.documents}, below the "
-            f"{min(distill.keep, runs)} runs that may be kept"
+            f"distill.filters.duplicates.documents is {duplicates.documents}, below the {most} chains that may be kept"
         )
     if distill.transcripts is not None:
         path = Path(distill.transcripts)

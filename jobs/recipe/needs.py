@@ -9,12 +9,14 @@ from actors.learner.sizes import hub_name
 from actors.weights.transport import BUCKET_BYTES
 from cluster.resources import Demand, Role, learner_demands, rl_demands, tool_demands
 from coa.agent.profiles import profile as find_profile
+from coa.distill.contamination import Contamination
+from coa.distill.filters import Filter
 from coa.errors import UserError
 from coa.grading.graders import in_place_of
 from coa.grading.rewards import graders_of
 from coa.planning.memory import RankMemory, rank_memory
 from coa.planning.models import Architecture
-from coa.teams.kinds import members
+from coa.teams.kinds import kinds_of, members
 from coa.teams.store import graders_in
 from coa.teams.teams import EXPERTS
 from jobs.recipe.schema import Recipe
@@ -70,6 +72,18 @@ def models_of_review(config: Recipe) -> set[str]:
 def models_asked(config: Recipe) -> set[str]:
     """Returns those of the recipe's `models` that distillation sends requests to."""
     return models_of_review(config) | (set() if config.distill.transcripts else models_of_team(config))
+
+
+def filter_of(config: Recipe, contamination: Contamination | None = None) -> Filter:
+    """Returns the filter of distillation. A judge of obedience sees the winner's line alone, so that no other line of a
+    debate is kept beside one. contamination: the tasks of evaluation sets."""
+    return Filter(config.distill.filters, contamination, further=not config.distill.obedience.model)
+
+
+def most_kept(config: Recipe, runs: int) -> int:
+    """Returns the maximum number of chains that are kept of team runs: each line of a debate may be one."""
+    lines = 1 if config.distill.obedience.model else max(kind.lines_of(config.team) for kind in kinds_of(config.team))
+    return lines * min(config.distill.keep, runs)
 
 
 def models_of_fallback(config: Recipe) -> set[str]:

@@ -20,7 +20,6 @@ from actors.teachers.team import BudgetConfig, Outcome, Played
 from actors.tools.remote import ToolClient
 from coa.distill.contamination import Contamination
 from coa.distill.drop_report import HEADER, details, rows, write_drops
-from coa.distill.filters import Filter
 from coa.distill.grade import grade
 from coa.errors import InfrastructureError
 from coa.grading.graders import in_place_of
@@ -32,7 +31,7 @@ from coa.teams.store import read_transcripts
 from coa.teams.transcript import Graded, Transcript
 from coa.tools.client import ToolCaller
 from coa.usage import Usage
-from jobs.recipe.needs import models_asked
+from jobs.recipe.needs import filter_of, models_asked
 from jobs.run.distill_store import DistillStore
 from jobs.run.run_dir import RunDir
 from jobs.stages.start import add_tokens, own_columns, require_tokenizer
@@ -61,7 +60,7 @@ async def distill(run: RunDir, tools: ToolClient) -> Json:
     config = run.config.distill
     await asyncio.to_thread(require_tokenizer, run)
     async with language_models(run, models_asked(run.config)) as models:
-        filter = Filter(config.filters, contamination_of(run), further=not config.obedience.model)
+        filter = filter_of(run.config, contamination_of(run))
         review = Review(run, models, filter.flaw)
         store = DistillStore(run.teachers, run.data, filter, revise=review.revise, own=own_columns(run))
         await store.open()

@@ -19,7 +19,7 @@ from coa.agent.records import GroupRecord
 from coa.concurrency import Spawn
 from coa.distill.duplicates import DuplicateConfig
 from coa.distill.fallback import failed_altogether, imitations
-from coa.distill.filters import Filter, filter_runs
+from coa.distill.filters import Filter
 from coa.errors import EndpointDown
 from coa.json_object import Json
 from coa.storage.jsonl import append_line, read_lines, write_lines
@@ -109,10 +109,11 @@ class TeacherFallback:
         self._run, self._config, self._agent, self._team = run, config.rl.teacher_fallback, config.agent, team
         self._checkpoint_every = config.rl.checkpoint_every
         self._most = max(1, round(self._config.share * config.rl.window.groups_per_batch * config.rl.group))
-        # Each run is filtered alone, so that runs of a task that fails again are not dropped as duplicates.
+        # Each run is filtered alone, so that runs of a task that fails again are not dropped as duplicates. Only the
+        # winner's line of a debate is imitated.
         self._filters = replace(config.distill.filters, duplicates=DuplicateConfig(threshold=None, documents=1))
         self._contamination = contamination_of(run)
-        self._review = Review(run, models, Filter(self._filters, self._contamination).flaw)
+        self._review = Review(run, models, Filter(self._filters, self._contamination, further=False).flaw)
         self._codec = Codec.load(run.sft_model)
         self._folder = run.teachers / "fallback"
         self._before = sorted(self._folder.glob("transcripts-*.parquet"))
@@ -218,7 +219,7 @@ class TeacherFallback:
     async def _take_in(self, run: Graded, imitated: int) -> Graded | FailedRun:
         """Returns the run, or a FailedRun if the endpoint of the rewriting model is down."""
         transcript = run.transcript
-        kept, report = filter_runs([run], self._filters, self._contamination)
+        kept, report = Filter(self._filters, self._contamination, further=False).take([run])
         try:
             revised = await self._review.revise(kept)
         except EndpointDown as error:

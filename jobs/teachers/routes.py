@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from coa.distill.filters import Filter
 from coa.storage.files import write_atomically
 from coa.teams.kinds import KINDS
 from coa.teams.routing import Routes, RunOutcome, Saving, learn, measure, outcome_of
 from coa.teams.store import read_transcripts, transcripts_at
+from jobs.recipe.needs import filter_of
 from jobs.run.run_dir import RunDir
 
 
@@ -35,7 +35,7 @@ def routes_of(run: RunDir) -> Routes | None:
 def outcomes_of(run: RunDir) -> Iterator[RunOutcome]:
     """The runs of `team.learn_from`, but those that were imported."""
     config = run.config
-    filter = Filter(config.distill.filters, further=not config.distill.obedience.model)
+    filter = filter_of(config)
     for path in map(Path, config.team.learn_from):
         for graded in read_transcripts(transcripts_at(path)):
             if graded.transcript.team in KINDS:

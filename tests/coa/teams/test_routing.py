@@ -1,9 +1,13 @@
 """Which kind of team works on which question, learnt from what earlier runs gave and cost."""
 
 import json
+from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
+import pytest
 
+from coa.teams import routing
 from coa.teams.routing import Routes, RunOutcome, Saving, features, learn, measure, outcome_of, tokens_of
 from coa.teams.teams import TeamConfig
 from coa.teams.transcript import AgentStep, Graded, Transcript
@@ -67,6 +71,21 @@ def test_the_saving_is_measured_on_tasks_that_nothing_was_learnt_from() -> None:
         shares={"debate": 0.5, "planner": 0.5},
     )
     assert saving.best == "planner"
+
+
+def test_no_task_is_learnt_from_where_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes, learnt_from = of_topics(MIXED), list[set[str]]()
+
+    def learn_and_note(rest: Sequence[RunOutcome]) -> Routes:
+        learnt_from.append({one.task_id for one in rest})
+        return learn(rest)
+
+    monkeypatch.setattr(routing, "learn", learn_and_note)
+    assert measure(outcomes)
+    tasks = {one.task_id for one in outcomes}
+    held_out = [tasks - some for some in learnt_from]
+    assert len(held_out) == routing.FOLDS
+    assert sorted(chain(*held_out)) == sorted(tasks)
 
 
 def test_runs_without_a_common_task_say_nothing_about_the_saving() -> None:

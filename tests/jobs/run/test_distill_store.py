@@ -10,11 +10,13 @@ import pytest
 
 from actors.teachers.team import Played
 from coa.config import load
+from coa.distill.dataset.shards import read_rows
 from coa.distill.drop_report import Dropped, details, write_drops
 from coa.distill.filters import Filter, Kept
 from coa.distill.stages import VIOLATION, WRONG, FilterConfig
 from coa.errors import EndpointDown, InfrastructureError
 from coa.teams.run import Assignment, FailedRun
+from coa.teams.teams import TeamConfig
 from coa.teams.transcript import AgentStep, Graded
 from coa.usage import Usage
 from jobs.recipe.schema import Recipe
@@ -36,6 +38,21 @@ def test_what_failed_runs_took_is_told_also_after_a_restart(tmp_path: Path) -> N
     for task, took in zip(TASKS, (Usage(2, 20, 4), Usage(6, 60, 1)), strict=False):
         store.give_up(FailedRun(Assignment(task), "EndpointDown", "away", took))
     assert store.usage == books_in(tmp_path).usage == Usage(8, 80, 5)
+
+
+def test_each_line_of_a_debate_is_a_row_and_its_run_is_paid_once(tmp_path: Path) -> None:
+    team = TeamConfig(rules="debate")
+    run = next(
+        run for task in TASKS if len((run := play_one(task, team=team)).settled) == 3 and run.task.family == "mhqa"
+    )
+    paid = replace(run, steps=(AgentStep("debater", "<plan> p</plan>", usage=Usage(1, 10, 2)), *run.steps[1:]))
+    store = books_in(tmp_path)
+    asyncio.run(store.add([Graded(paid, True)], 0.0))
+    first, *others = read_rows(tmp_path / "data")
+    assert len(others) == store.report.further > 0
+    assert (first.usage, {row.usage for row in others}) == (Usage(1, 10, 2), {Usage()})
+    told = [[one.outcome for one in row.decisions if one.stage == "lines"] for row in (first, *others)]
+    assert told == [[], *([f"line {line}, which agreed"] for line in run.settled[1:][: len(others)])]
 
 
 def test_what_is_tried_again_is_counted_when_it_ends_again(tmp_path: Path) -> None:

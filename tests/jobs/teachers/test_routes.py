@@ -1,12 +1,15 @@
 """Kinds of teams for questions, learnt from the folders of earlier runs."""
 
 import io
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from coa.distill.obedience import ObedienceConfig
 from coa.teams.store import write_transcripts
 from coa.teams.teams import TeamConfig
 from coa.teams.transcript import Graded
+from jobs.recipe.needs import filter_of, most_kept
 from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
@@ -39,10 +42,21 @@ def test_routes_are_learnt_once_and_told(tmp_path: Path) -> None:
     assert "refine 100% of the questions. On 60 tasks held out in turn: " in line
     assert line.endswith(" by refine alone")
     written = (run.teachers / "routes.json").read_bytes()
+    for folder in run.config.team.learn_from:
+        shutil.rmtree(folder)
     again = routes_of(run_in(tmp_path / "run", run.config.team, io.StringIO()))
     assert again is not None
     assert [again.choose(task.question) for task in TASKS[:9]] == [routes.choose(task.question) for task in TASKS[:9]]
     assert (run.teachers / "routes.json").read_bytes() == written
+
+
+def test_each_line_of_a_debate_counts_unless_a_judge_sees_the_winners_alone() -> None:
+    config = Recipe(run_dir="run", team=TeamConfig(rules="debate", debaters=4))
+    run = Graded(play_one(next(task for task in TASKS if task.family == "calc"), team=config.team), True)
+    judged = replace(config, distill=replace(config.distill, obedience=ObedienceConfig(model="m")))
+    assert [filter_of(one).demonstrations(run) for one in (config, judged)] == [3, 1]
+    assert [most_kept(one, 50) for one in (config, judged)] == [200, 50]
+    assert most_kept(Recipe(run_dir="run"), 50) == 50
 
 
 def test_a_team_of_one_kind_has_no_routes(tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ async def ask(prompt: Prompt) -> Reply:
 class Team:
     """Plays each assignment as the experts would, or not at all."""
 
-    def __init__(self, failing: bool = False, right: bool = True) -> None:
+    def __init__(self, failing: bool = False, right: bool = True, team: TeamConfig | None = None) -> None:
+        self.team = team or TeamConfig()
         self.finished = Usage()
         self.attempts: list[int] = []
         self.failing, self.right = failing, right
@@ -58,7 +59,7 @@ class Team:
         if self.failing:
             outcomes: list[Any] = [FailedRun(assignment, "EndpointDown", "refused") for assignment in assignments]
         else:
-            started = [start(one, TeamConfig(), seed=0, layouts=(PLAIN,)) for one in assignments]
+            started = [start(one, self.team, seed=0, layouts=(PLAIN,)) for one in assignments]
             runs = [await play(run, ask, uses(WORLD.observe)) for run in started]
             outcomes = [Graded(run, self.right) for run in runs]
             self.finished += sum((run.usage for run in runs), Usage())
@@ -155,6 +156,14 @@ async def test_no_task_is_taken_on_while_a_batchs_worth_waits(run: RunDir) -> No
     assert len(stage.fallback.take(0)) == MOST
     await stage.offer(3, 6)
     assert stage.attempts[MOST:] == [6], "a task that was played already is not played again"
+
+
+async def test_of_a_debate_the_winners_line_is_imitated(run: RunDir) -> None:
+    stage = Stage(run, team=TeamConfig(rules="debate"))
+    await stage.start(0)
+    await stage.offer(0, 1)
+    assert len(stage.fallback.take(0)) == 2
+    assert stage.fallback.stats()["runs of the team"] == 2
 
 
 async def four_batches(stage: Stage) -> list[list[Sample]]:
