@@ -110,16 +110,21 @@ def occurs(words: str, text: str) -> bool:
 
     occurs("Nora  lind", "By Nora Lind.") and not occurs("art", "party")
     """
-    found = folded(words)
-    if not found:
-        return False
-    starts, ends = (r"\b" if _has_words(end) else "" for end in (found[0], found[-1]))
-    return re.search(f"{starts}{re.escape(found)}{ends}", folded(text)) is not None
+    found, within = folded(words), folded(text)
+    at = within.find(found) if found else -1
+    while at >= 0:
+        end = at + len(found)
+        if not _is_one_word(within[at - 1 : at], found[0]) and not _is_one_word(found[-1], within[end : end + 1]):
+            return True
+        at = within.find(found, at + 1)
+    return False
 
 
-def _has_words(letter: str) -> bool:
-    """Whether it is of a script that puts blanks between words."""
-    return letter.isalnum() and east_asian_width(letter) not in ("W", "F")
+def _is_one_word(left: str, right: str) -> bool:
+    """Whether two neighbours are of one word, in a script that puts blanks between words."""
+    return bool(left and right) and all(
+        letter.isalnum() and east_asian_width(letter) not in ("W", "F") for letter in (left, right)
+    )
 
 
 def is_quoted(quote: str, passage: Passage) -> bool:

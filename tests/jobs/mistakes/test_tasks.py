@@ -57,7 +57,8 @@ def test_a_held_out_share_that_leaves_nothing(
 def test_a_recipe_without_tasks(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "mine.yaml").write_text("run_dir: run\n")
     told = mistake(capfd, "train", "--recipe", "./mine.yaml")
-    assert told == "there are no tasks: set tasks.path to a file of yours, or tasks.world to one of tiny, reasoning_gym"
+    known = "tiny, reasoning_gym, documents"
+    assert told == f"there are no tasks: set tasks.path to a file of yours, or tasks.world to one of {known}"
 
 
 def test_a_model_without_a_world_and_no_tasks(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

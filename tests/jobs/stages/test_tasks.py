@@ -24,7 +24,8 @@ from jobs.recipe.schema import Recipe
 from jobs.run.console import open_console
 from jobs.run.run_dir import RunDir
 from jobs.stages.services import tool_client
-from jobs.stages.tasks import Candidate, ids_of, make_tasks, pairs_of, read_corpus, show
+from jobs.stages.tasks import ids_of, make_tasks, read_corpus, show
+from jobs.teachers.workshop import Candidate, pairs_of
 from tests.project.test_docs import ROOT
 from tests.support.endpoints import EndpointProcess, read_log, wait_for_log
 from tests.support.mistakes import mistake
