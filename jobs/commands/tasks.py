@@ -25,6 +25,7 @@ from jobs.run.run_dir import CONFIG, RunDir
 from jobs.run.session import in_session
 
 SEARCH = "wiki_search"
+COUNT = 200
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -35,7 +36,7 @@ def arguments(parser: ArgumentParser) -> None:
         type=lambda text: f"world.corpus={json.dumps(str(local_path(text)))}",
         help="folder of documents: text, Markdown, HTML or PDF",
     )
-    parser.add_argument("--count", type=positive, default=200, help="number of tasks to make (200)")
+    parser.add_argument("--count", type=positive, default=COUNT, help="number of tasks to make (%(default)s)")
 
 
 def recipe_of(config: Recipe) -> Recipe:
@@ -47,7 +48,7 @@ def recipe_of(config: Recipe) -> Recipe:
     return replace(config, tools=replace(config.tools, wiki=wiki), model=replace(config.model, path=None))
 
 
-def check(config: Recipe, *, count: int) -> Findings:
+def check(config: Recipe, *, count: int = COUNT) -> Findings:
     check_secrets(config)
     check_names(config)
     world = world_of(config)
@@ -78,7 +79,7 @@ def check(config: Recipe, *, count: int) -> Findings:
     )
 
 
-def run(config: Recipe, console: Console, *, count: int) -> None:
+def run(config: Recipe, console: Console, *, count: int = COUNT) -> None:
     from jobs.stages.services import tool_client
     from jobs.stages.tasks import make_tasks, read_corpus, show
 

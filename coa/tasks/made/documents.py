@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -78,7 +78,7 @@ def files_in(folder: Path) -> list[Path]:
     return found
 
 
-async def read_documents(folder: Path) -> AsyncIterator[Document | Unread]:
+async def read_documents(folder: Path) -> AsyncGenerator[Document | Unread]:
     """The documents below the folder, in the order of `files_in`, whose errors it raises."""
     known: dict[str, str] = {}
     extractor = Extractor(os.cpu_count() or 1, READ_S)

@@ -104,7 +104,7 @@ def test_tasks_of_the_web_want_a_judge_or_another_grader(here: Path, capfd: pyte
         assert told.startswith(f"tasks.{key} is 'exat': known are {known}")
 
 
-@pytest.mark.parametrize("setting", ["samples=0", "temperature=-1", "top_p=0", "top_p=1.5"])
+@pytest.mark.parametrize("setting", ["samples=0", "temperature=-1", "top_p=0", "top_p=1.5", "top_k=-1"])
 def test_decoding_that_cannot_be(here: Path, capfd: pytest.CaptureFixture[str], setting: str) -> None:
     told = evaluate(capfd, here, "--tasks", str(tasks_file(here, ROW)), f"evaluation.{setting}")
     key, _, value = setting.partition("=")

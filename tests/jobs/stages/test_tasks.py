@@ -6,29 +6,39 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from actors.teachers.team import Played
 from coa.config import load
 from coa.errors import InfrastructureError
+from coa.llm.ask import Message
+from coa.llm.completions import Completion
 from coa.tasks.loading import load as load_tasks
 from coa.tasks.made.questions import Evidence, Kind, Question, occurs
+from coa.teams.run import Assignment
 from coa.teams.store import read_transcripts
+from coa.teams.transcript import Ending, Graded, Transcript
+from coa.tools.layouts import Passage
+from coa.usage import Usage
 from jobs.commands.tasks import check, recipe_of
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
-from jobs.run.console import open_console
+from jobs.run.console import Stage, open_console
 from jobs.run.run_dir import RunDir
 from jobs.stages.services import tool_client
 from jobs.stages.tasks import ids_of, make_tasks, read_corpus, show
-from jobs.teachers.workshop import Candidate, pairs_of
+from jobs.teachers.workshop import Candidate, Tally, Workshop, pairs_of
 from tests.project.test_docs import ROOT
+from tests.support import librarian
 from tests.support.endpoints import EndpointProcess, read_log, wait_for_log
 from tests.support.mistakes import mistake
+from tests.support.weights import LocalActor
 
 LIBRARIAN = ("--reply", "tests.support.librarian:reply")
 MAKERS = ("Nora Lind", "Jo Ueda", "Ada Berg", "Kim Tran", "Ole Rook", "Eva York", "Tom Gray")
@@ -124,7 +134,9 @@ def test_documents_become_tasks_that_the_team_has_solved_and_nothing_is_paid_for
             assert [task["id"] for task in lines(folder / "tasks.jsonl")][:8] == first_ids
             seen = read_log(log)
             assert more["requests"] == len(seen) == len({one.id for one in seen})
-            assert make(run, 10_000) == more, "there are no more passages"
+            (folder / "made.jsonl").unlink()
+            assert make(run, 10_000) == more
+            assert not (folder / "made.jsonl").exists(), "there are no more passages, and nothing is done again"
     said = capfd.readouterr().out
     assert "of 8 tasks: teaching.budget is spent; a larger one goes on" in said
     assert "of 10000 tasks: there are no more passages" in said
@@ -173,6 +185,75 @@ def test_a_killed_command_goes_on_without_paying_again(tmp_path: Path) -> None:
     again = len(seen) - len({one.id for one in seen})
     assert again <= 2 + 2 * 16, "the question before each start, and at most what was under way at a kill"
     assert len(lines(folder / "tasks.jsonl")) == 12
+
+
+class Team:
+    """A team that solves no question of these kinds."""
+
+    def __init__(self, *unsolved: Kind) -> None:
+        self._unsolved = {kind.value for kind in unsolved}
+        self.finished = Usage()
+
+    async def play(self, assignments: Sequence[Assignment]) -> Played:
+        [assignment] = assignments
+        task, attempt = assignment.task, assignment.attempt
+        run = Transcript(task=task, attempt=attempt, seed=0, steps=(), ending=Ending.OUT_OF_STEPS)
+        return Played(outcomes=[Graded(run, task.family not in self._unsolved)], failures={})
+
+
+class Model:
+    async def complete(self, messages: Sequence[Message], seed: int, options: object) -> Completion:
+        return Completion(librarian.reply(messages, seed), "stop", Usage(requests=1))
+
+
+class Shelf:
+    """An index that finds all passages."""
+
+    name = "shelf"
+
+    def __init__(self, passages: Sequence[Passage]) -> None:
+        self._passages = passages
+
+    def search(self, query: str, topk: int) -> list[Passage]:
+        return list(self._passages)
+
+
+@pytest.mark.parametrize(
+    ("unsolved", "kinds"),
+    [
+        ((), {"deeper": 3, "wider": 1}),
+        ((Kind.DEEPER,), {"atomic": 3, "wider": 1}),
+        ((Kind.WIDER,), {"atomic": 2, "deeper": 3}),
+        ((Kind.ATOMIC, Kind.WIDER), {"deeper": 3}),
+    ],
+)
+def test_a_question_that_the_team_does_not_solve_makes_way_for_those_that_it_was_made_of(
+    tmp_path: Path, unsolved: tuple[Kind, ...], kinds: dict[str, int]
+) -> None:
+    """Five things, three of which another passage names; with as many as possible in pairs."""
+    names = ("Arden dyke", "Arden tower", "Brook dyke", "Brook tower", "Cray mill")
+    sees = (*names[1:4], "sea", "sea")
+    passages = [
+        Passage(name, f"{name}\nIt was built by {maker} Berg. One sees the {there}.")
+        for name, maker, there in zip(names, ("Nora", "Jo", "Ada", "Kim", "Eva"), sees, strict=True)
+    ]
+    with run_of("http://127.0.0.1:9/v1", tmp_path / "run", tmp_path, "world.merged=1", "world.tries=1") as run:
+        tally, team = Tally(), Team(*unsolved)
+        model: Any = LocalActor(Model())
+        workshop = Workshop(run, cast(Any, team), model, passages, Shelf(passages), tally)
+        made = asyncio.run(workshop.play_wave(100, Stage("tasks", 100)))
+        assert Counter(one.question.kind.value for one in made) == kinds
+        assert workshop.is_empty
+
+
+def test_passages_are_given_up_if_the_first_two_hundred_give_nothing(tmp_path: Path) -> None:
+    passages = [Passage(str(number), f"{number}\nNothing of note.") for number in range(1000)]
+    with run_of("http://127.0.0.1:9/v1", tmp_path / "run", tmp_path) as run:
+        tally, model = Tally(), LocalActor(Model())
+        workshop = Workshop(run, cast(Any, Team()), cast(Any, model), passages, Shelf(passages), tally)
+        assert asyncio.run(workshop.play_wave(100, Stage("tasks", 100))) == []
+    assert workshop.is_empty
+    assert tally.passages == 208, "whole parts of sixteen"
 
 
 def question(number: int, answer: str = "") -> Question:

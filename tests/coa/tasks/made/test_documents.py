@@ -131,6 +131,11 @@ def test_a_pdf_without_the_package_that_reads_it_is_named_before_anything_is_rea
         files_in(tmp_path)
 
 
+def test_a_folder_of_documents_with_names_in_capitals_is_one(tmp_path: Path) -> None:
+    (tmp_path / "A.MD").write_text(TEXT)
+    assert files_in(tmp_path) == [tmp_path / "A.MD"]
+
+
 @pytest.mark.parametrize(
     ("text", "plain", "title"),
     [

@@ -114,6 +114,11 @@ def test_a_question_is_answered_from_its_passage_and_not_from_memory(
     assert not model.left
 
 
+def test_a_model_that_can_not_answer_has_not_said_that_something_is_unknown() -> None:
+    one, _ = maker("UNKNOWN")
+    assert asyncio.run(one.flaw(replace(LIND, answers=("unknown",)))) == made.NOT_ANSWERED
+
+
 def test_the_model_alone_gets_no_passage_and_another_draw_at_each_try() -> None:
     one, model = maker("Nora Lind", "?", "?", "?", tries=3)
     asyncio.run(one.flaw(LIND))

@@ -49,6 +49,7 @@ BERG = Passage("Berg", "Nora Berg owned the Arden mill until 1900.")
     [
         ("Nora  lind", "By Nora Lind.", True),
         ("art", "a party", False),
+        ("art", "a party of art", True),
         ("C++", "in C++ .", True),
         ("1.5", "it is 11.5", False),
         ("東京", "彼は東京都に住む", True),
