@@ -201,11 +201,7 @@ class NoWorld(World):
 
 WORLDS: Registry[type[World]] = Registry(
     "world",
-    lazy={
-        "tiny": "coa.demo.guest:TinyWorld",
-        "reasoning_gym": "coa.tasks.reasoning_gym.world:ReasoningGym",
-        "documents": "coa.tasks.made.world:Documents",
-    },
+    lazy={"tiny": "coa.demo.guest:TinyWorld", "reasoning_gym": "coa.tasks.reasoning_gym.world:ReasoningGym"},
 )
 
 

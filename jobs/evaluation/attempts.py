@@ -24,13 +24,7 @@ from jobs.run.trajectories import write_episodes
 
 
 def decoding(config: EvaluationConfig, benchmark: Benchmark | None = None) -> Decoding:
-    return decoding_of(
-        benchmark,
-        samples=config.samples,
-        temperature=config.temperature,
-        top_p=config.top_p,
-        top_k=config.top_k,
-    )
+    return decoding_of(benchmark, samples=config.samples, temperature=config.temperature, top_p=config.top_p)
 
 
 def both(config: EvaluationConfig) -> tuple[Decoding, ...]:
@@ -53,7 +47,7 @@ async def attempt_all(
     greedy, sampled = journal.greedy, journal.sampled
 
     async def attempt(task: Task, how: Decoding) -> None:
-        sampling = SamplingConfig(temperature=how.temperature, top_p=how.top_p, top_k=how.top_k)
+        sampling = SamplingConfig(temperature=how.temperature, top_p=how.top_p)
         episodes = await pool.evaluate(task, range(how.samples), sampling)
         journal.add(task.id, episodes, greedy=not how.temperature)
         done = len(greedy) + len(sampled)

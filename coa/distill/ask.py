@@ -1,9 +1,10 @@
-"""The interface by which stages ask a language model: messages in, the reply's text out."""
+"""The interface by which the filter and the rewriter ask a language model: messages in, the reply's text out."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-Message = dict[str, str]
+from coa.tools.chat import Message
+
 Ask = Callable[[Sequence[Message]], Awaitable[str]]
 """Gives the reply's text; raises InfrastructureError if there is none."""
 
