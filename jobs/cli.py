@@ -37,6 +37,7 @@ COMMANDS = {
     "rl": ("train by reinforcement learning", "jobs.commands.rl:COMMAND"),
     "evaluate": ("measure a model on tasks", "jobs.commands.evaluate:COMMAND"),
     "select": ("choose tasks for rl by how often a model solves them", "jobs.commands.select:COMMAND"),
+    "tasks": ("make tasks of your own documents", "jobs.commands.tasks:COMMAND"),
     "ask": ("ask a model one question, and see what it does", "jobs.commands.ask.command:COMMAND"),
     "serve": ("serve a model over HTTP", "jobs.commands.serve:COMMAND"),
     "plan": (

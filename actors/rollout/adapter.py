@@ -329,6 +329,7 @@ def _turn_params(sampling: SamplingConfig, stops: Stops, stream: bool) -> "vllm.
     return SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p,
+        top_k=sampling.top_k,
         logprobs=0,
         flat_logprobs=True,
         stop=list(stops.strings) or None,

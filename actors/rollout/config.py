@@ -6,7 +6,9 @@ A value of None is resolved for the device (`actors.rollout.device`).
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from annotated_types import Ge
 
 from coa.bounds import Above0, AtLeast1, PositiveShare
 from coa.errors import UserError
@@ -50,6 +52,8 @@ class SamplingConfig:
     top_p: PositiveShare = 1.0
     """Nucleus sampling: only the likeliest tokens whose probabilities add up to this are sampled; 1 samples from all
     tokens."""
+    top_k: Annotated[int, Ge(0)] = 0
+    """Number of the likeliest tokens that are sampled; 0 samples from all."""
 
 
 class KvOnUpdate(Enum):

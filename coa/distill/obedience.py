@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from coa.agent.grammar import OBSERVATION, render
 from coa.agent.profiles import profile as find_profile
 from coa.bounds import AtLeast1
-from coa.distill.ask import Ask, cut, messages_of, without_thoughts
 from coa.distill.convert import to_chain
 from coa.errors import JudgeDown
 from coa.json_object import JsonView
+from coa.llm.ask import Ask, Message, cut, messages_of, without_thoughts
 from coa.teams.transcript import Graded, Transcript
-from coa.tools.chat import Message
 
 OBSERVATION_CHARS = 500
 """Maximum characters of each observation, from its beginning, that are sent to the judge."""

@@ -12,12 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from coa.agent.grammar import OBSERVATION, Chain, Span, escape
-from coa.distill.ask import Ask, cut, messages_of, without_thoughts
 from coa.distill.duplicates import REWRITTEN
 from coa.distill.filters import Kept
 from coa.errors import EmptyCompletion, ReplyCutOff, RequestRefused
+from coa.llm.ask import Ask, Message, cut, messages_of, without_thoughts
 from coa.teams.router import score_of
-from coa.tools.chat import Message
 
 DONE = "rewritten"
 EMPTY = "original kept: empty reply"

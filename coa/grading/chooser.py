@@ -11,8 +11,8 @@ from coa.agent.best_of import Candidate, Choice
 from coa.grading.judge import SHOWN_CHARS, Decider, Form, JudgeConfig, escape, schema_of
 from coa.http.client import HttpConfig
 from coa.json_object import JsonView
+from coa.llm.ask import Message
 from coa.tools.base import ToolCall, UseTool, ask_hidden
-from coa.tools.chat import Message
 
 CHOOSER = "chooser"
 """Name of the tool."""

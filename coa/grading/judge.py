@@ -20,9 +20,10 @@ from coa.http.addresses import is_web_address, redact
 from coa.http.client import HttpConfig
 from coa.http.keys import bearer
 from coa.json_object import Json, JsonView
+from coa.llm.ask import Message
 from coa.llm.completions import Completion, Rejected
 from coa.tools.base import ToolCall, UseTool, ask_hidden, canonical_json
-from coa.tools.chat import Chat, Message
+from coa.tools.chat import Chat
 from coa.types import Task
 
 _log = logging.getLogger(__name__)

@@ -31,9 +31,14 @@ def published_match(answer: str, accepted: tuple[str, ...]) -> bool:
 
 
 def exact_match(answer: str, accepted: tuple[str, ...]) -> bool:
-    """Whether every `|`-separated part of the answer equals some accepted answer after `normalise`."""
+    """Whether every `|`-separated part of the answer equals some accepted answer after `normalise`. An accepted answer
+    of several parts needs all of them, in any order."""
     parts = set(map(normalise, parts_of(answer)))
-    return bool(parts) and parts <= set(map(normalise, accepted))
+    return bool(parts) and (parts <= set(map(normalise, accepted)) or any(parts == _all_of(one) for one in accepted))
+
+
+def _all_of(accepted: str) -> set[str]:
+    return set(map(normalise, parts_of(accepted)))
 
 
 def token_f1(answer: str, accepted: tuple[str, ...], form: Callable[[str], str] = normalise) -> float:

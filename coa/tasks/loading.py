@@ -24,6 +24,7 @@ from coa.grading.equivalence import MAX_BRACKETS, MAX_CHARS, comparable
 from coa.grading.graders import GRADERS, grader_of, in_place_of
 from coa.grading.maths import MATHS
 from coa.grading.programs import TESTS
+from coa.json_object import Json
 from coa.paths import local
 from coa.seeds import fraction
 from coa.storage.texts import stem_of, suffix_of
@@ -294,3 +295,16 @@ def _profile_of(instructions: str, *, programs: bool) -> str | None:
         return "code" if programs else "math"
     able = [profile for profile in PROFILES.values() if spoken_of <= {tag.name for tag in profile.tools}]
     return min(able, key=lambda profile: len(profile.tools)).name if able else None
+
+
+def row_of(task: Task) -> Json:
+    """A row that `load` reads as the same task."""
+    return {
+        "id": task.id,
+        "question": task.question,
+        "answer": list(task.answers),
+        "profile": task.profile,
+        "family": task.family,
+        "grader": task.grader,
+        **({"metadata": task.metadata} if task.metadata else {}),
+    }

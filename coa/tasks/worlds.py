@@ -201,7 +201,11 @@ class NoWorld(World):
 
 WORLDS: Registry[type[World]] = Registry(
     "world",
-    lazy={"tiny": "coa.demo.guest:TinyWorld", "reasoning_gym": "coa.tasks.reasoning_gym.world:ReasoningGym"},
+    lazy={
+        "tiny": "coa.demo.guest:TinyWorld",
+        "reasoning_gym": "coa.tasks.reasoning_gym.world:ReasoningGym",
+        "documents": "coa.tasks.made.world:Documents",
+    },
 )
 
 

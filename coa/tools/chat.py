@@ -7,10 +7,9 @@ from typing import Any, Protocol
 from coa.errors import ContextTooLong, EndpointDown, ToolDown, UserError
 from coa.http.client import HttpConfig
 from coa.json_object import Json
+from coa.llm.ask import Message
 from coa.llm.client import Endpoint, EndpointConfig
 from coa.llm.completions import MALFORMED, Completion
-
-Message = dict[str, str]
 
 
 class ChatConfig(Protocol):

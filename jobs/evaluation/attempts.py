@@ -24,7 +24,13 @@ from jobs.run.trajectories import write_episodes
 
 
 def decoding(config: EvaluationConfig, benchmark: Benchmark | None = None) -> Decoding:
-    return decoding_of(benchmark, samples=config.samples, temperature=config.temperature, top_p=config.top_p)
+    return decoding_of(
+        benchmark,
+        samples=config.samples,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+    )
 
 
 def both(config: EvaluationConfig) -> tuple[Decoding, ...]:
@@ -47,7 +53,7 @@ async def attempt_all(
     greedy, sampled = journal.greedy, journal.sampled
 
     async def attempt(task: Task, how: Decoding) -> None:
-        sampling = SamplingConfig(temperature=how.temperature, top_p=how.top_p)
+        sampling = SamplingConfig(temperature=how.temperature, top_p=how.top_p, top_k=how.top_k)
         episodes = await pool.evaluate(task, range(how.samples), sampling)
         journal.add(task.id, episodes, greedy=not how.temperature)
         done = len(greedy) + len(sampled)

@@ -268,10 +268,11 @@ def check_algorithm(config: Recipe) -> None:
     """Raises UserError for an unknown algorithm, and for sampling whose log-probs a learner can't compute."""
     config.rl.algorithm_of()
     sampling = config.rl.sampling
-    if sampling.temperature <= 0 or sampling.top_p != 1.0:
+    if sampling.temperature <= 0 or sampling.top_p != 1.0 or sampling.top_k:
         raise UserError(
-            f"rl.sampling has temperature {sampling.temperature:g} and top_p {sampling.top_p:g}: RL needs "
-            "temperature > 0 and top_p = 1, because the learner must recompute the sampled log-probs"
+            f"rl.sampling has temperature {sampling.temperature:g}, top_p {sampling.top_p:g} and top_k "
+            f"{sampling.top_k}: RL needs temperature > 0, top_p = 1 and top_k = 0, because the learner must recompute "
+            "the sampled log-probs"
         )
 
 

@@ -209,6 +209,9 @@ class EvaluationConfig:
     top_p: PositiveShare | None = None
     """Nucleus sampling (top-p) of evaluation attempts. None takes the value in the benchmark's protocol, and 1 for
     other tasks."""
+    top_k: Annotated[int, Ge(0)] | None = None
+    """Number of the likeliest tokens that are sampled in evaluation attempts (top-k), 0 for all. None takes the value
+    in the benchmark's protocol, and 0 for other tasks."""
     base: bool = False
     """Whether a pretrained model is evaluated before it is fine-tuned, too; with instructions in its prompts, since it
     has not learnt the form of the agent yet."""

@@ -21,7 +21,7 @@ from coa.json_object import Json, JsonView
 from coa.reporting.readable import DASH
 from coa.storage.files import write_atomically
 from coa.storage.jsonl import to_json, write_lines
-from coa.tasks.loading import load
+from coa.tasks.loading import load, row_of
 from coa.tasks.selection import Attempts, Learnt, Mode, Selection, SelectionConfig, as_attempted, is_learnt, select
 from coa.types import Status, Task
 from jobs.evaluation.attempts import attempt_all, write_evaluation
@@ -109,19 +109,6 @@ async def select_with(pool: Evaluator, work: Work, run: RunDir) -> Selection:
         write_evaluation(run.folder / "episodes.parquet", attempted, {}, episodes)
     show(run.console, found, run.folder)
     return selection
-
-
-def row_of(task: Task) -> Json:
-    """A row that `coa.tasks.loading.load` reads as the same task."""
-    return {
-        "id": task.id,
-        "question": task.question,
-        "answer": list(task.answers),
-        "profile": task.profile,
-        "family": task.family,
-        "grader": task.grader,
-        **({"metadata": task.metadata} if task.metadata else {}),
-    }
 
 
 def dropped_rows(selection: Selection, attempts: Mapping[str, Attempts]) -> Iterable[Json]:

@@ -11,14 +11,14 @@ from typing import Any
 
 from actors.handles import Handle
 from actors.teachers.team import Outcome, TeachingConfig
-from coa.distill.ask import Ask
 from coa.distill.filters import Kept
 from coa.distill.obedience import judge_obedience, options_of
 from coa.distill.rewrite import rewrite
 from coa.errors import EndpointDown, InfrastructureError
+from coa.llm.ask import Ask, Message
+from coa.llm.completions import Completion
 from coa.teams.run import Assignment, FailedRun
 from coa.teams.transcript import Graded
-from coa.tools.chat import Message
 from jobs.run.run_dir import RunDir
 
 
@@ -64,14 +64,22 @@ def asking(model: Handle | None, seed: int, options: Mapping[str, Any], teaching
         return None
 
     async def ask(messages: Sequence[Message]) -> str:
-        completion: Any = None
-        for pause in teaching.pauses():
-            await asyncio.sleep(pause)
-            completion = await model.complete.remote(list(messages), seed, dict(options))
-            if not isinstance(completion, EndpointDown):
-                break
-        if isinstance(completion, InfrastructureError):
-            raise completion
-        return completion.text
+        return (await complete(model, messages, seed, options, teaching)).text
 
     return ask
+
+
+async def complete(
+    model: Handle, messages: Sequence[Message], seed: int, options: Mapping[str, Any], teaching: TeachingConfig
+) -> Completion:
+    """The completion of a `TeacherModel`, with retries while its endpoint is down; raises InfrastructureError, with its
+    usage, if there is none."""
+    completion: Any = None
+    for pause in teaching.pauses():
+        await asyncio.sleep(pause)
+        completion = await model.complete.remote(list(messages), seed, dict(options))
+        if not isinstance(completion, EndpointDown):
+            break
+    if isinstance(completion, InfrastructureError):
+        raise completion
+    return completion

@@ -19,6 +19,7 @@ ANNEXES = {
     "export": ["jobs/commands/export.py", "coa/distill/dataset/exports.py"],
     "verify": ["jobs/commands/verify.py", "jobs/stages/reinforcement/replay.py"],
     "serve": ["jobs/commands/serve.py", "jobs/serving.py", "jobs/stages/serve.py", "cluster/serving"],
+    "tasks": ["jobs/commands/tasks.py", "jobs/stages/tasks.py", "jobs/teachers/workshop.py", "coa/tasks/made"],
     "show": ["jobs/commands/show.py"],
     "keys": ["jobs/commands/keys.py"],
 }

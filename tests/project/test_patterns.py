@@ -20,7 +20,7 @@ MADE_OF = {
     "coa/agent/grammar.py": _NAMES,
     "coa/agent/lenient.py": _NAMES | {"gap": "[ \t]{0,4}"},
     "coa/demo/questions.py": {"template": "Who is {} of {} ?", "groups": (r"(\d+)", r"(\w+ \w+)")},
-    "coa/distill/ask.py": {"parts": ("instructions", "question", "run")},
+    "coa/llm/ask.py": {"parts": ("instructions", "question", "run")},
     "coa/distill/sources/programs.py": {"names": "final_answer|answer"},
     "coa/distill/sources/released.py": _NAMES | {"tag": "think"},
     "coa/tasks/loading.py": _NAMES,

@@ -182,7 +182,7 @@ def test_the_help_of_a_command_loads_nothing_heavy() -> None:
         f"print(sorted({HEAVY | {'torch', 'transformers'}!r} & set(sys.modules)))"
     )
     *lines, loaded = run("-c", code).splitlines()
-    assert sum(line.startswith("usage: coa ") for line in lines) == 18
+    assert sum(line.startswith("usage: coa ") for line in lines) == 19
     assert loaded == "[]"
 
 

@@ -36,6 +36,7 @@ ELSEWHERE = {
     r'coa serve --model runs/demo/model "serving.cors_origins.*': "tests/cluster/serving/test_front.py",
     r"coa show imported .*": "tests/jobs/test_show.py",
     r"coa submit --address .*": "tests/jobs/test_submit_real.py",
+    r"coa (tasks|train) --recipe documents .*": "tests/jobs/stages/test_tasks.py",
     r"coa train --recipe mine.yaml .*": "tests/jobs/test_train.py",
     r"coa train --recipe tiny( run_dir=runs/dapo)?": "tests/jobs/test_train.py",
     r"coa train --recipe tiny run_dir=runs/\w+ rl.algorithm=.*": "tests/actors/learner/test_objectives.py",

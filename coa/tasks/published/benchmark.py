@@ -13,12 +13,14 @@ class Decoding:
     temperature: float
     """Sampling temperature; 0 is greedy decoding, with one attempt."""
     top_p: float = 1.0
+    top_k: int = 0
+    """Number of the likeliest tokens that are sampled; 0 for all."""
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or self.temperature < 0 or not 0 < self.top_p <= 1:
+        if self.samples < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
             raise ValueError(
                 f"samples {self.samples} (at least 1), temperature {self.temperature:g} (at least 0), "
-                f"top_p {self.top_p:g} (more than 0, at most 1)"
+                f"top_p {self.top_p:g} (more than 0, at most 1), top_k {self.top_k} (at least 0)"
             )
 
 
@@ -64,7 +66,12 @@ class Benchmark:
 
 
 def decoding_of(
-    benchmark: Benchmark | None, *, samples: int | None, temperature: float | None, top_p: float | None
+    benchmark: Benchmark | None,
+    *,
+    samples: int | None,
+    temperature: float | None,
+    top_p: float | None,
+    top_k: int | None,
 ) -> Decoding:
     """The decoding of attempts: settings of the command or recipe take precedence over the benchmark's protocol, which
     takes precedence over OTHERWISE. None is no setting. Greedy decoding has one sample."""
@@ -74,4 +81,5 @@ def decoding_of(
         samples=1 if temperature == 0 else base.samples if samples is None else samples,
         temperature=temperature,
         top_p=base.top_p if top_p is None else top_p,
+        top_k=base.top_k if top_k is None else top_k,
     )

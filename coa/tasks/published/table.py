@@ -18,7 +18,7 @@ from coa.tasks.published.questions import browse_comp, flash_rag, gaia, last_exa
 
 SIXTEEN = Decoding(samples=16, temperature=0.6)
 ONE = Decoding(samples=1, temperature=0.6)
-WEB = Decoding(samples=3, temperature=1.0, top_p=0.9)
+WEB = Decoding(samples=3, temperature=1.0, top_p=0.9, top_k=20)
 
 _TEST = ("*test*",)
 _CC = "CC BY 4.0"

@@ -5,6 +5,7 @@ that takes too long is killed, and the next page gets a new child.
 """
 
 import asyncio
+import io
 import json
 import re
 import resource
@@ -25,6 +26,7 @@ T = TypeVar("T")
 
 HTML = frozenset({"text/html", "application/xhtml+xml"})
 XML = frozenset({"text/xml", "application/xml"})
+PDF = "application/pdf"
 _OF_APPLICATIONS = (
     "json javascript x-javascript ecmascript jsonl ndjson x-ndjson yaml x-yaml toml sql x-sh x-tex x-latex"
 )
@@ -59,7 +61,7 @@ def media_type(declared: str, data: bytes) -> str:
     """The media type of a body: the declared one, unless that says nothing or the body is a PDF."""
     head = decode(data[:HEAD_BYTES]).lstrip()
     if head.startswith("%PDF-"):
-        return "application/pdf"
+        return PDF
     if declared not in UNKNOWN or _NO_TEXT.search(head):
         return declared
     if _MARKUP.match(head):
@@ -76,12 +78,14 @@ def is_text(media_type: str) -> bool:
 
 def is_plain(media_type: str) -> bool:
     """Whether pages of a media type are shown as they are; others are parsed."""
-    return media_type not in HTML | XML and not media_type.endswith("+xml")
+    return media_type not in HTML | XML | {PDF} and not media_type.endswith("+xml")
 
 
 def page_text(body: Body) -> str:
-    """The main text of a page, the entries of a feed, or the whole of a plain text, without NUL and control
-    characters."""
+    """The main text of a page, the entries of a feed, the text of a PDF, or the whole of a plain text, without NUL and
+    control characters."""
+    if body.content_type == PDF:
+        return _CONTROL.sub(" ", pdf_text(body.data)).strip()
     charset = body.charset if is_charset(body.charset) else ""
     if is_plain(body.content_type):
         return _CONTROL.sub(" ", decode(body.data, charset).replace("\r\n", "\n")).strip()
@@ -91,6 +95,16 @@ def page_text(body: Body) -> str:
     if body.content_type not in HTML:
         return markup
     return main_text(markup) or visible_words(markup)
+
+
+def pdf_text(data: bytes) -> str:
+    """The text of a PDF, a blank line between its pages; "" if it is encrypted with a password."""
+    from pypdf import PdfReader
+
+    reader = PdfReader(io.BytesIO(data))
+    if reader.is_encrypted and not reader.decrypt(""):
+        return ""
+    return "\n\n".join(page.extract_text() for page in reader.pages)
 
 
 def declared_charset(data: bytes) -> str:

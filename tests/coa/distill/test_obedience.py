@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from coa.distill.ask import cut, messages_of
 from coa.distill.obedience import (
     AGAIN,
     SCHEMA,
@@ -18,9 +17,9 @@ from coa.distill.obedience import (
     shown_to_judge,
 )
 from coa.errors import JudgeDown, ToolDown
+from coa.llm.ask import Message, cut, messages_of
 from coa.teams.transcript import AgentStep, Ending, Graded, ToolStep, Transcript
 from coa.tools.base import ToolCall
-from coa.tools.chat import Message
 from coa.types import Task
 
 TASK = Task(id="q", question="Who owns Vexon Labs ?", answers=("Berg",), profile="mhqa", family="mhqa")

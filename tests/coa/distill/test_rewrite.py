@@ -21,8 +21,8 @@ from coa.distill.rewrite import (
     shown_to_writer,
 )
 from coa.errors import ContextTooLong, EmptyCompletion, EndpointDown, ReplyCutOff, RequestRefused
+from coa.llm.ask import Message
 from coa.teams.transcript import Ending, Transcript
-from coa.tools.chat import Message
 from coa.types import Task
 
 CHAIN: Chain = (

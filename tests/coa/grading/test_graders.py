@@ -43,6 +43,14 @@ def test_an_answer_is_right_if_each_of_its_parts_is_accepted(answer: str, right:
 
 
 @pytest.mark.parametrize(
+    ("answer", "right"),
+    [("Berg | Lind", True), ("lind|Berg.", True), ("Berg", False), ("Berg | Ueda", False), ("", False)],
+)
+def test_an_accepted_answer_of_several_parts_needs_all_of_them(answer: str, right: bool) -> None:
+    assert exact_match(answer, ("Berg | Lind",)) is right
+
+
+@pytest.mark.parametrize(
     ("text", "parts"),
     [
         ("Berg|Nora Berg | the mayor", ["Berg", "Nora Berg", "the mayor"]),

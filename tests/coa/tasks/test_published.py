@@ -47,7 +47,7 @@ def test_the_table_has_the_papers_benchmarks_with_its_protocols() -> None:
         ("mhqa", "exact_first", "exact match", greedy),
     )
     plain_programs = ("code", "tests", "pass@1", greedy)
-    web = ("web", "judge", "judged pass@1", Decoding(3, 1.0, 0.9))
+    web = ("web", "judge", "judged pass@1", Decoding(3, 1.0, 0.9, 20))
     assert protocols == {
         "aime24": (30, *maths, "avg@16", sixteen),
         "aime25": (30, *maths, "avg@16", sixteen),

@@ -53,7 +53,7 @@ def tasks_file(folder: Path, count: int = 20) -> Path:
 def test_a_world_is_found_by_its_name_and_an_unknown_one_names_the_known(counting: None) -> None:
     assert find_world("counting") is Counting
     assert find_world(None) is NoWorld
-    with pytest.raises(UserError, match=r"^unknown world 'count': known are tiny, reasoning_gym, counting$"):
+    with pytest.raises(UserError, match=r"^unknown world 'count': known are tiny, reasoning_gym, documents, counting$"):
         find_world("count")
 
 
@@ -86,7 +86,7 @@ def test_the_section_world_is_of_the_world_that_is_named(counting: None, tmp_pat
         (("tasks.world=counting", "world.largest=x"), "world.largest is 'x', expected int"),
         (("world.largest=3",), "unknown key world.largest: set tasks.world to a world that has settings"),
         (("tasks.world=[a]",), "tasks.world is ['a'], expected a name"),
-        (("tasks.world=gone",), "unknown world 'gone': known are tiny, reasoning_gym, counting"),
+        (("tasks.world=gone",), "unknown world 'gone': known are tiny, reasoning_gym, documents, counting"),
     ],
 )
 def test_a_setting_that_the_world_has_not_is_one_line(counting: None, overrides: tuple[str, ...], said: str) -> None:

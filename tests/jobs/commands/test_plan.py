@@ -186,7 +186,7 @@ def test_the_status_is_whether_it_fits(capfd: pytest.CaptureFixture[str]) -> Non
         parse_cluster("8xH999")
 
 
-CPU = ("tiny", "own_tasks")
+CPU = ("tiny", "own_tasks", "documents")
 LINE = re.compile(r"^# Memory of a GPU, by estimate, on (\S+): (.*)\.$", re.MULTILINE)
 
 

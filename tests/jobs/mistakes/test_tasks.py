@@ -57,7 +57,8 @@ def test_a_held_out_share_that_leaves_nothing(
 def test_a_recipe_without_tasks(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (here / "mine.yaml").write_text("run_dir: run\n")
     told = mistake(capfd, "train", "--recipe", "./mine.yaml")
-    assert told == "there are no tasks: set tasks.path to a file of yours, or tasks.world to one of tiny, reasoning_gym"
+    known = "tiny, reasoning_gym, documents"
+    assert told == f"there are no tasks: set tasks.path to a file of yours, or tasks.world to one of {known}"
 
 
 def test_a_model_without_a_world_and_no_tasks(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +104,7 @@ def test_tasks_of_the_web_want_a_judge_or_another_grader(here: Path, capfd: pyte
         assert told.startswith(f"tasks.{key} is 'exat': known are {known}")
 
 
-@pytest.mark.parametrize("setting", ["samples=0", "temperature=-1", "top_p=0", "top_p=1.5"])
+@pytest.mark.parametrize("setting", ["samples=0", "temperature=-1", "top_p=0", "top_p=1.5", "top_k=-1"])
 def test_decoding_that_cannot_be(here: Path, capfd: pytest.CaptureFixture[str], setting: str) -> None:
     told = evaluate(capfd, here, "--tasks", str(tasks_file(here, ROW)), f"evaluation.{setting}")
     key, _, value = setting.partition("=")

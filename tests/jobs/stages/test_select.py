@@ -20,7 +20,7 @@ from coa.config import load as load_config
 from coa.distill.dataset.rows import Demonstration
 from coa.distill.dataset.shards import write_shard
 from coa.errors import ToolDown, UserError
-from coa.tasks.loading import load
+from coa.tasks.loading import load, row_of
 from coa.tasks.selection import Learnt, Mode, SelectionConfig
 from coa.types import Status, Task
 from jobs.commands import select as command
@@ -29,7 +29,7 @@ from jobs.recipe.schema import Recipe
 from jobs.run.console import Console
 from jobs.run.run_dir import RunDir
 from jobs.stages import select as select_tasks
-from jobs.stages.select import Work, learnt_of, row_of, select_with, settings_of
+from jobs.stages.select import Work, learnt_of, select_with, settings_of
 from tests.support.fakes import played
 from tests.support.tiny import make_model
 

@@ -1,10 +1,9 @@
-"""The interface by which the filter and the rewriter ask a language model: messages in, the reply's text out."""
+"""The interface by which stages ask a language model: messages in, the reply's text out."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from coa.tools.chat import Message
-
+Message = dict[str, str]
 Ask = Callable[[Sequence[Message]], Awaitable[str]]
 """Gives the reply's text; raises InfrastructureError if there is none."""
 
