@@ -6,10 +6,15 @@ The dataclass of a section may depend on the value of another key. A schema says
 
     CHOSEN = {"world": ("tasks.world", settings_of)}      settings_of(its value): a subclass of the field's own type
 
+Where a recipe chooses the names of sections (`dict[str, Dataclass]`), the dataclass may name a function in its class
+variable FROM_FILE, `module:function`. A path in the place of a section is then read by it: function(path, name) is the
+section's plain tree.
+
 The names of its keys that are paths on this machine are in its class variable PATHS: `~` is the home folder there, and
 a URL is refused.
 """
 
+import importlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -209,6 +214,8 @@ def _leaves(
             for own, held in value.items():
                 if not re.fullmatch(r"[\w-]+", str(own)):
                     raise UserError(f"{where}: {key}.{own}: a name may have letters, digits, _ and -")
+                if hasattr(section, "FROM_FILE") and isinstance(path := typed(str, held), str):
+                    held = _section_in(section, local(path, f"{where}: {key}.{own}"), str(own))
                 yield f"{key}.{own}", _NEW, section
                 inner = f"{key}.{own}."
                 yield from _leaves(section, held, where, [k for k, _ in known_keys(section, inner)], inner)
@@ -216,6 +223,12 @@ def _leaves(
             hint = hints[name]
             is_path = name in getattr(schema, "PATHS", ()) or Path in (hint, *get_args(hint))
             yield key, _paths(hint, value, f"{where}: {key}") if is_path else typed(hint, value), hint
+
+
+def _section_in(section: type, path: str, name: str) -> object:
+    """The section of that name, as the function of its dataclass reads it from a file."""
+    module, _, function = section.FROM_FILE.partition(":")
+    return getattr(importlib.import_module(module), function)(Path(path), name)
 
 
 def _paths(hint: object, value: object, key: str) -> object:

@@ -15,6 +15,7 @@ import numpy as np
 
 from actors.rollout.device import message_ends
 from actors.rollout.structured_outputs import make_exact, write_by_pieces
+from coa.agent.chain_format import ChainFormat
 from coa.agent.codec import Codec, read_tokenizer
 from coa.agent.episode import well_formed_turn
 from coa.agent.grammar import START, TAGS, THINK, Chain, Form, Kind, Profile, Span, parse, render
@@ -71,9 +72,9 @@ class Matcher:
         bits = np.unpackbits(self._mask.numpy().view(np.uint8), bitorder="little")
         return np.flatnonzero(bits[: self._grammars.rows])
 
-    def takes(self, turn: Chain) -> bool:
+    def takes(self, turn: Chain, form: ChainFormat) -> bool:
         """Whether a turn can be drawn, and can end after its last span."""
-        ids = [number for span in turn for number in self._grammars.codec.span(span)]
+        ids = [number for piece in self._grammars.codec.written(turn, form) for number in piece.token_ids]
         return all(map(self.accept, ids)) and self.accept(self._grammars.ends[0])
 
     def draw(self, rng: np.random.Generator) -> list[int] | None:
@@ -108,7 +109,7 @@ def misfit_of(grammars: Grammars, profiles: Iterable[Profile]) -> str:
     for profile in profiles:
         fresh = partial(grammars.matcher, profile)
         for turn in islice(turns_of(profile), TURNS):
-            if not fresh(max_tag_tokens=256).takes(turn):
+            if not fresh(max_tag_tokens=256).takes(turn, profile.format):
                 return f"has a tokenizer with which the grammar forbids {render(turn)!r}"
         rng = np.random.default_rng(0)
         for drawn in (fresh(max_tag_tokens=8).draw(rng) for _ in range(DRAWN)):

@@ -30,8 +30,9 @@ from actors.rollout.config import SamplingConfig
 from actors.rollout.runner import Entry, EpisodeRunner, Policy, Tools
 from actors.serving.course import Course
 from actors.serving.metrics import FirstToken, ServingMetrics
+from coa.agent.chain_format import ChainFormat
 from coa.agent.codec import Codec
-from coa.agent.episode import Grammar, Limits
+from coa.agent.episode import AgentConfig, Grammar, Limits
 from coa.agent.grammar import OBSERVATION, TAGS, parse, unescape
 from coa.agent.journal import Observed, Said
 from coa.agent.lenient import lenient_tag_pattern
@@ -87,9 +88,9 @@ class ServedAgent:
         if self._reading is not None and self._reading.done():
             self._reading.result()
 
-    def prompt_tokens(self, question: str, profile: str, *, instructed: bool) -> int:
+    def prompt_tokens(self, question: str, profile: str, agent: AgentConfig) -> int:
         """Number of tokens of an episode's initial prompt."""
-        return len(self._codec.prompt(find_profile(profile), question, instructed=instructed))
+        return len(self._codec.prompt(agent.profile(profile), question, instructed=agent.instructed))
 
     async def play(
         self,
@@ -194,14 +195,15 @@ class ServedAgent:
         self.check()
         raise EngineDied("the runner's events have ended")
 
-    def _reader(self, lenient: bool) -> ChainReader:
-        return ChainReader(self._codec.stream(), lenient_tag_pattern() if lenient else None)
+    def _reader(self, agent: AgentConfig, form: ChainFormat) -> ChainReader:
+        lenient = agent.grammar is Grammar.lenient
+        return ChainReader(self._codec.stream(), lenient_tag_pattern() if lenient else None, form)
 
     async def _follow(
         self, order: EpisodeOrder, steps: AsyncGenerator[Step | Terminal], spent: "Spent", course: Course
     ) -> AsyncGenerator[Event]:
-        lenient = order.agent.grammar is Grammar.lenient
-        reader, tool = self._reader(lenient), ""
+        form = order.agent.profile(order.task.profile).format
+        reader, tool = self._reader(order.agent, form), ""
         metrics, first = self.metrics, FirstToken(self.metrics)
         heard, cut = 0, False  # tokens of the turn under way, and whether the last turn hit its token limit
         async with aclosing(steps):
@@ -221,12 +223,13 @@ class ServedAgent:
                         for mark in (*reader.feed(token_ids[heard:]), *reader.end()):
                             yield mark
                         heard, cut = 0, not ended
-                        tool, reader = reader.latest, self._reader(lenient)
+                        tool, reader = reader.latest, self._reader(order.agent, form)
                     case Answered(observed, seconds):
                         metrics.tool_calls.labels(tool).inc()
                         tokens = len(observed.token_ids)
                         spent.tokens += tokens
-                        yield Returned(tool=tool, text=self._observed(observed), seconds=seconds, tokens=tokens)
+                        text = self._observed(observed, form)
+                        yield Returned(tool=tool, text=text, seconds=seconds, tokens=tokens)
                     case Ended() | Failed() | Cancelled() as terminal:
                         yield self._end(order, terminal, heard, spent, cut=cut, course=course)
 
@@ -260,11 +263,12 @@ class ServedAgent:
             case Cancelled():
                 return Broke(code="cancelled", message="the request was cancelled")
 
-    def _observed(self, observed: Observed) -> str:
+    def _observed(self, observed: Observed, form: ChainFormat) -> str:
         """The text between an observation's tags; of a truncated observation, the part that is there."""
-        text = self._codec.decode(observed.token_ids)
+        text = self._codec.decode(observed.token_ids).removeprefix(form.between)
         [*spans] = parse(text).chain
-        return spans[0].text if spans else unescape(text.removeprefix(TAGS[OBSERVATION].open).removeprefix(" "))
+        cut = unescape(text.removeprefix(TAGS[OBSERVATION].open).removeprefix(" "))
+        return form.bare(spans[0].text if spans else cut)
 
 
 def limit_of(trajectory: Trajectory, limits: Limits, *, cut: bool) -> str:

@@ -118,7 +118,7 @@ class Server:
         return request
 
     def _prompt_tokens(self, request: AgentRequest) -> int:
-        return self.agent.prompt_tokens(request.question, request.profile, instructed=request.agent.instructed)
+        return self.agent.prompt_tokens(request.question, request.profile, request.agent)
 
     async def play(self, request: AgentRequest, who: Caller, choice: int = 0) -> AsyncGenerator[Event]:
         """Yields the events of an answer's episode as they happen, in the request's detail. Of several samples, it

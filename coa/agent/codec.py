@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tokenizers import Tokenizer, decoders
 
+from coa.agent.chain_format import OWN, ChainFormat
 from coa.agent.chat_template import read_template, with_date
 from coa.agent.constraint import turn_grammar
 from coa.agent.grammar import OBSERVATION, TAGS, Chain, Profile, Span, render
@@ -39,6 +40,15 @@ class Stops:
     strings: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    span: int
+    """Index of its span in the chain."""
+    token_ids: list[int]
+    own: bool
+    """Whether the policy writes them."""
+
+
 class Codec:
     """Encodes prompts, spans and chains with one tokenizer.
 
@@ -48,7 +58,7 @@ class Codec:
 
     def __init__(self, tokenizer: Tokenizer, *, opening: str, closing: str) -> None:
         self._tokenizer = tokenizer
-        self._constraints: dict[tuple[str, str, bool, int], str] = {}
+        self._constraints: dict[tuple[str, ChainFormat, str, bool, int], str] = {}
         added = tokenizer.get_added_tokens_decoder().items()
         written = frozenset(tokenizer.encode(opening + closing, add_special_tokens=False).ids)
         came = take_prefix(tokenizer)
@@ -125,17 +135,29 @@ class Codec:
             self._frames[preface] = template.frame(opening + preface, closing, self._ours)
         return self._frames[preface]
 
-    def span(self, span: Span) -> list[int]:
-        return [*self._open[span.tag], *self.text(" " + span.text), *self._close[span.tag]]
+    def span(self, span: Span, form: ChainFormat = OWN) -> list[int]:
+        """The tokens of a span, without the white space around it."""
+        return [*self._begin(span.tag, form), *self._body(span.text, form), *self._end(span.tag)]
 
-    def observation(self, text: str, *, limit: int) -> list[int]:
-        """An observation's tokens. If the text has more than `limit` tokens, only its beginning and end are kept."""
-        body = self.text(" " + text)
+    def _begin(self, tag: str, form: ChainFormat) -> list[int]:
+        return self._ours(TAGS[tag].open + form.lines) if form.lines else self._open[tag]
+
+    def _end(self, tag: str, space: str = "") -> list[int]:
+        return self._ours(TAGS[tag].close + space) if space else self._close[tag]
+
+    def _body(self, text: str, form: ChainFormat) -> list[int]:
+        return self.text(form.blanks + text + form.closed)
+
+    def observation(self, text: str, *, limit: int, form: ChainFormat = OWN, behind: str = "") -> list[int]:
+        """An observation's tokens, with the white space around it. If the text has more than `limit` tokens, only its
+        beginning and end are kept. behind: the text of the turn that it follows."""
+        body = self._body(text, form)
         if len(body) > limit:
             # The dots keep the beginning and the end from spelling a tag together.
             head, tail = limit // 2, limit - limit // 2
             body = [*body[:head], *self._raw(" ... "), *body[len(body) - tail :]]
-        return [*self._open[OBSERVATION], *body, *self._close[OBSERVATION]]
+        before = self._ours(rest) if (rest := form.rest(behind)) else []
+        return [*before, *self._begin(OBSERVATION, form), *body, *self._end(OBSERVATION, form.observed)]
 
     def decode(self, token_ids: Sequence[int] | Tokens) -> str:
         return self._tokenizer.decode(list(map(int, token_ids)), skip_special_tokens=False)
@@ -204,7 +226,7 @@ class Codec:
 
     def constraint(self, profile: Profile, state: str, *, last: bool, max_tag_tokens: int) -> str:
         """The grammar of a turn (`coa.agent.constraint`), written with this tokenizer's tokens."""
-        which = (profile.name, state, last, max_tag_tokens)
+        which = (profile.name, profile.format, state, last, max_tag_tokens)
         if which not in self._constraints:
             marks = [mark for tag in TAGS.values() for mark in (tag.open, tag.close)]
             self._constraints[which] = turn_grammar(
@@ -221,6 +243,30 @@ class Codec:
         ids = self._ours(mark)
         return f"Token({ids[0]})" if len(ids) == 1 else json.dumps(mark)
 
+    def written(self, chain: Chain, form: ChainFormat) -> Iterator[Piece]:
+        """The tokens of a chain. A turn ends with the token in which its last tag ends, as if it had been sampled: with
+        some tokenizers, line ends behind the tag are part of it."""
+        for at, span in enumerate(chain):
+            own = span.tag != OBSERVATION
+            begins = at == 0 or chain[at - 1].tag == OBSERVATION
+            before = self._ours(form.before) if own and begins and form.before else []
+            ids = [*before, *self._begin(span.tag, form), *self._body(span.text, form)]
+            if not own:
+                yield Piece(at, [*ids, *self._end(span.tag, form.observed)], own)
+            elif at == len(chain) - 1:
+                yield Piece(at, [*ids, *self._end(span.tag)], own)
+            elif chain[at + 1].tag == OBSERVATION:
+                said, rest = self._cut(self._end(span.tag, form.between), TAGS[span.tag].close)
+                yield Piece(at, [*ids, *said], own)
+                yield Piece(at, rest, own=False)
+            else:
+                yield Piece(at, [*ids, *self._end(span.tag, form.between)], own)
+
+    def _cut(self, ids: list[int], mark: str) -> tuple[list[int], list[int]]:
+        """The tokens up to the one in which the mark ends, and the rest."""
+        length = next(n for n in range(1, len(ids) + 1) if mark in self.decode(ids[:n]))
+        return ids[:length], ids[length:]
+
     def demonstration(self, task: Task, chain: Chain, profile: Profile, *, instructed: bool) -> Trajectory:
         """A chain as the trajectory that the policy would have produced; `action_mask` marks the policy's own tokens.
 
@@ -229,13 +275,10 @@ class Codec:
         if not chain or chain[-1].tag != "answer":
             raise ValueError(f"{task.id}: a demonstration ends in an answer")
         prompt = self.prompt(profile, task.question, instructed=instructed)
-        pieces, marks = [prompt], [np.zeros(len(prompt), np.bool_)]
-        for span in chain:
-            ids = np.array(self.span(span), np.int32)
-            pieces.append(ids)
-            marks.append(np.full(len(ids), span.tag != OBSERVATION))
-        token_ids: Tokens = np.concatenate(pieces)
-        action_mask: Mask = np.concatenate(marks)
+        pieces = list(self.written(chain, profile.format))
+        token_ids: Tokens = np.concatenate([prompt, *(np.array(one.token_ids, np.int32) for one in pieces)])
+        marks = (np.full(len(one.token_ids), one.own) for one in pieces)
+        action_mask: Mask = np.concatenate([np.zeros(len(prompt), np.bool_), *marks])
         tools = tuple(span.tag for span in chain if TAGS[span.tag].close in profile.stops and span.tag != "answer")
         return Trajectory(
             task_id=task.id,

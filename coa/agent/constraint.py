@@ -41,7 +41,12 @@ def turn_grammar(
         rules.append(f"{_state(each)} ::= {' | '.join(ways)}")
     for tag in tags.values():
         limit = min(tag.max_tokens, max_tag_tokens)
-        rules += _tag(tag.name, tag.form, mark(tag.open), mark(tag.close), forbidden, limit)
+        opened, closed = mark(tag.open), mark(tag.close)
+        if before := profile.format.before:
+            opened = f"{_quoted(before)} {opened}"
+        if (after := profile.format.after) and tag.kind is Kind.ROLE:
+            closed = f"{closed} {_quoted(after)}"
+        rules += _tag(tag.name, tag.form, opened, closed, forbidden, limit)
     return "\n".join(rules)
 
 

@@ -12,6 +12,7 @@ from enum import Enum
 
 import numpy as np
 
+from coa.agent.chain_format import ChainFormat
 from coa.agent.codec import Codec
 from coa.agent.grammar import ANSWER, TAGS, Kind, Parsed, Profile, Span, goal_of, parse, render
 from coa.agent.journal import Delta, Journal, Observed, Said
@@ -70,6 +71,9 @@ class AgentConfig:
     grammar: Grammar = Grammar.lenient
     """lenient: decoding is free, and small errors in tags are repaired. enforce: decoding is constrained to the
     profile's tags."""
+    formats: dict[str, ChainFormat] = field(default_factory=dict[str, ChainFormat])
+    """How prompts and chains are written, by profile: `formats.web=FILE` takes both from released rows. A profile that
+    is not named is written our own way."""
     layouts: tuple[str, ...] = (PLAIN,)
     """Formats in which tool results are written (plain, numbered, json); if several, each task is assigned one."""
     limits: Limits = field(default_factory=Limits)
@@ -78,6 +82,10 @@ class AgentConfig:
     def __post_init__(self) -> None:
         if not self.layouts or not set(self.layouts) <= LAYOUTS.keys():
             raise ValueError(f"layouts: {', '.join(self.layouts) or 'none'}; known are {', '.join(LAYOUTS)}")
+
+    def profile(self, name: str) -> Profile:
+        """The profile of that name, in its format; raises UserError with the known names."""
+        return find_profile(name, self.formats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +130,7 @@ class Episode:
 
     def __init__(self, task: Task, sample: int, *, codec: Codec, agent: AgentConfig) -> None:
         self._task, self._sample, self._codec, self._agent = task, sample, codec, agent
-        self._profile = find_profile(task.profile)
+        self._profile = agent.profile(task.profile)
         self._layout = layout_of(task.id, agent.layouts)
         prompt = codec.prompt(self._profile, task.question, instructed=agent.instructed)
         self._context = [prompt]
@@ -132,6 +140,8 @@ class Episode:
         """Number of tokens so far."""
         self.turns = 0
         self._chain: list[Span] = []
+        self._said = ""
+        """The text of the latest turn."""
         self._unparsed = ""
         self._tools: list[str] = []
         self._repairs: list[Repair] = []
@@ -195,13 +205,13 @@ class Episode:
         self._expect(ask=True)
         self._add(said, said.token_ids)
         self.turns += 1
-        text = self._codec.decode_turn(said.token_ids)
+        self._said = text = self._codec.decode_turn(said.token_ids)
         reading = read(text)
         if not said.ended or not well_formed_turn(reading.parsed, self._profile):
             self._status, self._unparsed = Status.MALFORMED if said.ended else Status.TRUNCATED, text
             return None
         self._repairs.extend(reading.repairs)
-        self._chain.extend(reading.parsed.chain)
+        self._extend(reading.parsed)
         last = self._chain[-1]
         if last.tag == ANSWER or self._out_of_calls():
             self._status = Status.ANSWERED if last.tag == ANSWER else Status.OUT_OF_TURNS
@@ -212,16 +222,21 @@ class Episode:
 
     def observe(self, text: str) -> None:
         """Takes the pending tool call's result."""
-        token_ids = self._codec.observation(text, limit=self._agent.limits.max_observation_tokens)
+        limit, form = self._agent.limits.max_observation_tokens, self._profile.format
+        token_ids = self._codec.observation(text, limit=limit, form=form, behind=self._said)
         self._see(Observed(token_ids=np.array(token_ids, np.int32)))
 
     def _see(self, observed: Observed) -> None:
         self._expect(ask=False)
         # If there is room for only a part of the observation, the episode ends with that part.
         self._add(observed, observed.token_ids[: self._agent.limits.max_tokens - self.length])
-        self._chain.extend(parse(self._codec.decode(observed.token_ids)).chain)
+        self._extend(parse(self._codec.decode(observed.token_ids)))
         self._pending = None
         self._status = self._out_of_budget()
+
+    def _extend(self, parsed: Parsed) -> None:
+        bare = self._profile.format.bare
+        self._chain.extend(Span(span.tag, bare(span.text)) for span in parsed.chain)
 
     def cut_off(self) -> None:
         """Ends the episode at once, as TRUNCATED; raises ValueError if it has ended already."""

@@ -13,6 +13,8 @@ from enum import StrEnum
 from functools import cache, cached_property
 from types import MappingProxyType
 
+from coa.agent.chain_format import OWN, ChainFormat
+
 START = ""
 """Key of the transition table for a chain that has not begun."""
 
@@ -148,13 +150,15 @@ def unescape(text: str) -> str:
     return _patterns().escaped.sub(r"<\1", text)
 
 
-def render_span(span: Span) -> str:
-    return f"<{span.tag}> {escape(span.text)}</{span.tag}>"
+def render_span(span: Span, form: ChainFormat = OWN) -> str:
+    """The span without the white space around it."""
+    return f"<{span.tag}>{form.opened}{escape(span.text)}{form.closed}</{span.tag}>"
 
 
-def render(chain: Iterable[Span]) -> str:
-    """The canonical tag text. `parse(render(chain)).chain == chain` for every chain."""
-    return "".join(render_span(span) for span in chain)
+def render(chain: Iterable[Span], form: ChainFormat = OWN) -> str:
+    """The tag text, in our own format the canonical one: `parse(render(chain)).chain == chain` for every chain."""
+    behind = {OBSERVATION: form.observed}
+    return "".join(form.before + render_span(span, form) + behind.get(span.tag, form.after) for span in chain)
 
 
 class Fault(StrEnum):
@@ -222,6 +226,7 @@ class Profile:
     after an observation, the state is that of its tool call."""
     guidance: str
     """The rules of this profile, as written in its prompt."""
+    format: ChainFormat = OWN
 
     @cached_property
     def tools(self) -> tuple[Tag, ...]:
@@ -271,7 +276,8 @@ class Profile:
 
     def preface(self) -> str:
         """The text of the user's message before the question, if the prompt contains the instructions."""
-        return f"{self.instructions()}\n\nQuestion: "
+        own = self.format.prompt
+        return f"{self.instructions()}\n\nQuestion: " if own is None else own
 
 
 def goal_of(chain: Sequence[Span]) -> str:

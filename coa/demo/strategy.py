@@ -12,8 +12,7 @@ import numpy as np
 
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
-from coa.agent.grammar import ANSWER, OBSERVATION, Chain, parse
-from coa.agent.profiles import profile as find_profile
+from coa.agent.grammar import ANSWER, Chain, parse
 from coa.demo.experts import ExpertConfig, ScriptedMind
 from coa.demo.questions import CALC, MHQA, MULTI, PROFILE_OF, WEB
 from coa.demo.world import World
@@ -93,18 +92,13 @@ async def careful_success(
     tasks = [task for task in tasks if layout_of(task.id, agent.layouts) == PLAIN]
 
     async def probability(task: Task) -> float:
-        profile = find_profile(task.profile)
+        profile = agent.profile(task.profile)
         route = careful_route(world, task)
         prompt = codec.prompt(profile, task.question, instructed=agent.instructed).tolist()
-        pieces = [codec.span(span) for span in route.chain]
-        counted = np.concatenate(
-            [np.zeros(len(prompt), bool)]
-            + [
-                np.full(len(ids), span.tag != OBSERVATION and index not in route.decisions)
-                for index, (span, ids) in enumerate(zip(route.chain, pieces, strict=True))
-            ]
-        )
-        token_ids = np.concatenate([prompt, *pieces]).astype(np.int32)
+        pieces = list(codec.written(route.chain, profile.format))
+        marks = (np.full(len(one.token_ids), one.own and one.span not in route.decisions) for one in pieces)
+        counted = np.concatenate([np.zeros(len(prompt), bool), *marks])
+        token_ids = np.concatenate([prompt, *(one.token_ids for one in pieces)]).astype(np.int32)
         return float(np.exp((await logprobs(token_ids))[counted[1:]].sum()))
 
     found = await asyncio.gather(*(probability(task) for task in tasks))

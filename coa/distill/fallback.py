@@ -10,7 +10,6 @@ from itertools import repeat
 
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig
-from coa.agent.profiles import profile as find_profile
 from coa.agent.records import GroupRecord
 from coa.bounds import Above0
 from coa.distill.filters import Kept
@@ -42,6 +41,6 @@ def imitations(kept: Iterable[Kept], codec: Codec, agent: AgentConfig, weight: f
     out."""
     for run in kept:
         task = run.transcript.task
-        chain = codec.demonstration(task, run.chain, find_profile(task.profile), instructed=agent.instructed)
+        chain = codec.demonstration(task, run.chain, agent.profile(task.profile), instructed=agent.instructed)
         if len(chain.token_ids) <= agent.limits.max_tokens:
             yield from repeat(to_imitate(chain.token_ids, chain.action_mask, weight), run.copies)

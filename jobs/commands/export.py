@@ -38,7 +38,7 @@ def run(run: Path, format: str, out: Path) -> None:
     recipe = read(path)
     agent = from_plain(AgentConfig, recipe.get("agent", {}) if isinstance(recipe, dict) else recipe, str(path))
     chosen = FORMATS[format]
-    rows = chosen.export(run / DATA, out, instructed=agent.instructed)
+    rows = chosen.export(run / DATA, out, instructed=agent.instructed, formats=agent.formats)
     print(f"{rows} rows in {out}\n{chosen.use.format(out=out)}")
     if chosen.warning:
         print(f"warning: {chosen.warning}")

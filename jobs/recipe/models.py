@@ -15,7 +15,6 @@ from actors.teachers.model_server import ModelServerConfig
 from coa.agent.chat_template import date_of, require_template
 from coa.agent.codec import Codec, read_tokenizer
 from coa.agent.episode import AgentConfig, Grammar
-from coa.agent.profiles import profile as find_profile
 from coa.agent.proof import TEXTS, cases
 from coa.distill.dataset.tokens import fingerprint
 from coa.errors import UserError
@@ -97,7 +96,7 @@ def policy_of(policy: Pretrained, codec: Codec, name: str, agent: AgentConfig, t
     check_tokens(codec, policy.text, name, agent)
     tasks = list(tasks)
     number = check_questions(codec, agent, tasks)
-    enforced = check_grammar(policy, name, codec, {task.profile for task in tasks}) if is_enforced(agent) else ""
+    enforced = check_grammar(policy, name, codec, agent, {task.profile for task in tasks}) if is_enforced(agent) else ""
     quantised = policy.quantization and f" ({policy.quantization})"
     counted = f", and the length of {number} questions" if number else ""
     compared = f"{len(TEXTS)} texts come back from their tokens, {len(list(cases()))} prompts are the template's"
@@ -160,11 +159,11 @@ def is_enforced(agent: AgentConfig) -> bool:
     return agent.grammar is Grammar.enforce and find_spec("xgrammar") is not None
 
 
-def check_grammar(policy: Pretrained, name: str, codec: Codec, profiles: Collection[str]) -> str:
+def check_grammar(policy: Pretrained, name: str, codec: Codec, agent: AgentConfig, profiles: Collection[str]) -> str:
     """Raises UserError for a tokenizer that does not suit the grammar of a profile; returns what was looked at.
     profiles: those of the tasks; without tasks, the one with the most tags is looked at."""
     grammars = grammars_of(policy.folder, codec, policy.text.vocab_size)
-    if misfit := misfit_of(grammars, map(find_profile, sorted(profiles or [MOST_TAGS]))):
+    if misfit := misfit_of(grammars, map(agent.profile, sorted(profiles or [MOST_TAGS]))):
         raise UserError(f"{name} {misfit}: set agent.grammar=lenient, or take another tokenizer")
     return ", turns fit the grammar"
 
@@ -177,7 +176,7 @@ def check_questions(codec: Codec, agent: AgentConfig, tasks: Iterable[Task]) -> 
     long: list[str] = []
     for task in tasks:
         counted += 1
-        profile = find_profile(task.profile)
+        profile = agent.profile(task.profile)
         if profile.name not in room:
             room[profile.name] = limit - len(codec.prompt(profile, "", instructed=agent.instructed))
         if room[profile.name] <= 0:

@@ -16,7 +16,6 @@ from actors.tools.remote import ToolClient
 from cluster.pool import EnginePool
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig, Grammar
-from coa.agent.profiles import profile as find_profile
 from coa.agent.records import EpisodeRecord
 from coa.errors import UserError
 from coa.grading.maths import MATHS, published_verdicts
@@ -239,7 +238,7 @@ def instructed(agent: AgentConfig, codec: Codec, tasks: Iterable[Task]) -> Agent
         return agent
     longest = max(
         len(codec.prompt(profile, "", instructed=True)) - len(codec.prompt(profile, "", instructed=False))
-        for profile in map(find_profile, {task.profile for task in tasks})
+        for profile in map(agent.profile, {task.profile for task in tasks})
     )
     limits = replace(agent.limits, max_tokens=agent.limits.max_tokens + longest)
     return replace(agent, instructed=True, limits=limits)

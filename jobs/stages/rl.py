@@ -15,7 +15,6 @@ from actors.tools.remote import ToolClient
 from cluster.learner_group import LearnerGroup
 from cluster.pool import EnginePool
 from coa.agent.codec import Codec
-from coa.agent.profiles import profile as find_profile
 from coa.json_object import Json
 from coa.tasks.worlds import tasks_sha256
 from coa.types import Tokens
@@ -147,5 +146,5 @@ def probe_sequences(run: RunDir) -> tuple[Tokens, ...]:
     prompts: list[Tokens] = []
     while sum(map(len, prompts)) < length:
         task = run.training_task(STAGE, len(prompts))
-        prompts.append(codec.prompt(find_profile(task.profile), task.question, instructed=agent.instructed))
+        prompts.append(codec.prompt(agent.profile(task.profile), task.question, instructed=agent.instructed))
     return (np.concatenate(prompts)[:length],)

@@ -86,7 +86,8 @@ def add_tokens(run: RunDir, report: FilterReport, cost: Usage) -> None:
     """
     agent, filters = run.config.agent, run.config.distill.filters
     limit = longest_sample(run.config, "sft")
-    made = tokenise(run.data, Codec.load(prepare_tokenizer(run)), instructed=agent.instructed, limit=limit)
+    codec = Codec.load(prepare_tokenizer(run))
+    made = tokenise(run.data, codec, instructed=agent.instructed, limit=limit, formats=agent.formats)
     if made.too_long == made.rows:
         raise UserError(f"no demonstration fits in {limit} tokens: raise sft.max_tokens, or agent.limits.max_tokens")
     settings = OmegaConf.to_container(OmegaConf.structured(filters), enum_to_str=True)

@@ -26,6 +26,7 @@ ELSEWHERE = {
     r"coa (distill|sft|evaluate|ask|train) .*own_tasks.*": "tests/jobs/test_own_tasks.py",
     r"coa evaluate .* --best-of 8 tools.judge.url=.*": "tests/coa/grading/test_chooser.py",
     r"coa evaluate .* --tasks math500=math500.parquet": "tests/coa/tasks/test_published.py",
+    r"coa (evaluate|serve|train) .* agent\.formats\.web=.*": "tests/coa/distill/sources/test_published.py",
     r"coa import .*": "tests/coa/distill/sources/test_imports.py",
     r"coa keys --file keys.jsonl revoke .*": "tests/coa/serving/test_keys.py",
     r"coa record .*": "tests/coa/distill/sources/test_recorder.py",

@@ -36,8 +36,8 @@ class MessagesApi:
     async def count_tokens(self, body: CountTokens) -> Json:
         """Number of tokens of the episode's prompt, before any result of a tool."""
         server = self._server
-        profile, instructed = server.target(body.model).profile, server.defaults.agent.instructed
-        count = partial(server.agent.prompt_tokens, question_of_message(body), profile, instructed=instructed)
+        profile, agent = server.target(body.model).profile, server.defaults.agent
+        count = partial(server.agent.prompt_tokens, question_of_message(body), profile, agent)
         return {"input_tokens": await asyncio.to_thread(count)}
 
     async def _request(self, body: CreateMessage, who: Caller) -> AgentRequest:

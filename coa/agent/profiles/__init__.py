@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from coa.agent.chain_format import OURS, Formats
 from coa.agent.grammar import OBSERVATION, TAGS, Profile, Tag, declare
 from coa.agent.profiles.code import CODE
 from coa.agent.profiles.direct import DIRECT
@@ -44,9 +45,10 @@ def with_tools(profile: Profile, name: str, *tools: Tag, guidance: str = "") -> 
     )
 
 
-def profile(name: str) -> Profile:
-    """The profile of that name; raises UserError with the known names."""
-    return PROFILES.find(name)
+def profile(name: str, formats: Formats = OURS) -> Profile:
+    """The profile of that name, in its format; raises UserError with the known names."""
+    found = PROFILES.find(name)
+    return replace(found, format=formats[name]) if name in formats else found
 
 
 load_extensions()

@@ -16,7 +16,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from coa.agent.grammar import OBSERVATION, Chain, escape, render_span
+from coa.agent.chain_format import OURS, OWN, ChainFormat, Formats
+from coa.agent.grammar import OBSERVATION, Chain, escape, render
 from coa.agent.profiles import profile as find_profile
 from coa.distill.dataset.rows import Demonstration
 from coa.distill.dataset.shards import ROWS_AT_ONCE, read_rows, shard_path
@@ -28,14 +29,16 @@ from coa.storage.files import replacing, write_atomically
 
 NAME = "distilled"
 """The name of the data set in LLaMA-Factory."""
+_ALPACA = ChainFormat(observed="\n\n")
+"""How chains are written that have no format of their own."""
 _TRL = pa.schema([("input_ids", pa.list_(pa.int32())), ("assistant_masks", pa.list_(pa.int8()))])
 
 
-def export_trl(folder: Path, out: Path, *, instructed: bool) -> int:
+def export_trl(folder: Path, out: Path, *, instructed: bool, formats: Formats = OURS) -> int:
     """Exports for `SFTTrainer`, which takes `input_ids` as tokenised and masks labels where `assistant_masks` is 0.
 
-    Rows over the limit that the data was tokenised with are left out. Prompts are those of the tokenised rows, so
-    `instructed` has no effect. Returns the number of rows written.
+    Rows over the limit that the data was tokenised with are left out. Prompts and formats are those of the tokenised
+    rows, so `instructed` and `formats` have no effect. Returns the number of rows written.
     """
     rows = 0
     with replacing(shard_path(out, 0)) as part, pq.ParquetWriter(part, _TRL, compression="zstd") as writer:
@@ -53,21 +56,21 @@ def _repeated_tokens(folder: Path) -> Iterator[Json]:
         )
 
 
-def export_alpaca(folder: Path, out: Path, *, instructed: bool) -> int:
+def export_alpaca(folder: Path, out: Path, *, instructed: bool, formats: Formats = OURS) -> int:
     """Exports for the published agents' fork of LLaMA-Factory, in the columns of the published AFM sets.
 
     A blank line follows each observation, by which the fork finds the text to mask (`ignore_observation`);
     LLaMA-Factory itself trains on the whole output. `coa.agent.grammar.parse` can read the output.
     """
-    return _export_json(folder, out, lambda row: _alpaca(row, instructed), {"file_name": f"{NAME}.json"})
+    return _export_json(folder, out, lambda row: _alpaca(row, instructed, formats), {"file_name": f"{NAME}.json"})
 
 
-def _alpaca(row: Demonstration, instructed: bool) -> Json:
-    spans = (render_span(span) + "\n\n" * (span.tag == OBSERVATION) for span in row.chain)
-    return {"instruction": user_turn(row, instructed), "input": "", "output": "".join(spans)}
+def _alpaca(row: Demonstration, instructed: bool, formats: Formats) -> Json:
+    form = formats.get(row.task.profile, _ALPACA)
+    return {"instruction": user_turn(row, instructed, formats), "input": "", "output": render(row.chain, form)}
 
 
-def export_llamafactory(folder: Path, out: Path, *, instructed: bool) -> int:
+def export_llamafactory(folder: Path, out: Path, *, instructed: bool, formats: Formats = OURS) -> int:
     """Exports for LLaMA-Factory, as conversations in its sharegpt layout, whose `observation` turns are masked.
 
     The turns after the question, joined, are the chain as tag text.
@@ -84,30 +87,31 @@ def export_llamafactory(folder: Path, out: Path, *, instructed: bool) -> int:
             "observation_tag": "observation",
         },
     }
-    return _export_json(folder, out, lambda row: _conversation(row, instructed), described)
+    return _export_json(folder, out, lambda row: _conversation(row, instructed, formats), described)
 
 
-def _conversation(row: Demonstration, instructed: bool) -> Json:
-    turns = [{"from": speaker, "value": text} for speaker, text in turns_of(row.chain)]
-    return {"conversations": [{"from": "human", "value": user_turn(row, instructed)}, *turns]}
+def _conversation(row: Demonstration, instructed: bool, formats: Formats) -> Json:
+    turns = turns_of(row.chain, formats.get(row.task.profile, OWN))
+    asked = {"from": "human", "value": user_turn(row, instructed, formats)}
+    return {"conversations": [asked, *({"from": speaker, "value": text} for speaker, text in turns)]}
 
 
-def turns_of(chain: Chain) -> Iterator[tuple[str, str]]:
+def turns_of(chain: Chain, form: ChainFormat = OWN) -> Iterator[tuple[str, str]]:
     """Turns of ("gpt" or "observation", tag text): the spans between two observations are one turn of the policy."""
     said: list[str] = []
     for span in chain:
         if span.tag == OBSERVATION:
             yield "gpt", "".join(said)
-            yield "observation", render_span(span)
+            yield "observation", render([span], form)
             said = []
         else:
-            said.append(render_span(span))
+            said.append(render([span], form))
     yield "gpt", "".join(said)
 
 
-def user_turn(row: Demonstration, instructed: bool) -> str:
+def user_turn(row: Demonstration, instructed: bool, formats: Formats = OURS) -> str:
     """The user's turn, as in `Codec.prompt`."""
-    preface = find_profile(row.task.profile).preface() if instructed else ""
+    preface = find_profile(row.task.profile, formats).preface() if instructed else ""
     return preface + escape(row.task.question)
 
 
@@ -131,7 +135,7 @@ def _write_array(path: Path, items: Iterable[object]) -> int:
 @dataclass(frozen=True, slots=True)
 class Format:
     export: Callable[..., int]
-    """(folder, out, *, instructed) -> number of rows written."""
+    """(folder, out, *, instructed, formats) -> number of rows written."""
     use: str
     """Command or call that trains on the export."""
     warning: str = ""

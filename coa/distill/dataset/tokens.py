@@ -10,8 +10,8 @@ keep their tokens but are skipped when read: a truncated chain would teach the p
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from itertools import pairwise, repeat
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
+from coa.agent.chain_format import OURS, Formats
 from coa.agent.codec import Codec
 from coa.agent.profiles import PROFILES
 from coa.agent.profiles import profile as find_profile
@@ -48,19 +49,21 @@ class Tokenised:
     """Rows with more tokens than the limit, which reading leaves out."""
 
 
-def tokenise(folder: Path, codec: Codec, *, instructed: bool, limit: int) -> Tokenised:
+def tokenise(folder: Path, codec: Codec, *, instructed: bool, limit: int, formats: Formats = OURS) -> Tokenised:
     """Adds the token columns to every shard; shards that have them from the same tokenizer and settings are skipped.
 
-    limit: maximum tokens of prompt and chain together.
+    limit: maximum tokens of prompt and chain together. formats: those of `agent.formats`.
     """
     settings = {"codec": fingerprint(codec), "instructed": instructed, "limit": limit}
+    if formats:
+        settings["formats"] = {name: asdict(form) for name, form in formats.items()}
     rows = too_long = 0
     for path in shard_paths(folder):
         metadata = metadata_of(path)
         if json.loads(metadata.get(TOKENS, b"null")) != settings:
             metadata[TOKENS] = json.dumps(settings).encode()
             outdate_card(folder)
-            _rewrite(path, metadata, codec, instructed)
+            _rewrite(path, metadata, lambda row: _demonstrate(row, codec, instructed, formats))
         lengths = pq.read_table(path, columns=["tokens"])["tokens"]
         rows += len(lengths)
         too_long += pc.sum(pc.greater(lengths, limit)).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
@@ -84,7 +87,7 @@ def fingerprint(codec: Codec) -> str:
     return digest.hexdigest()
 
 
-def _rewrite(path: Path, metadata: dict[bytes, bytes], codec: Codec, instructed: bool) -> None:
+def _rewrite(path: Path, metadata: dict[bytes, bytes], demonstrate: Callable[[Demonstration], Trajectory]) -> None:
     texts = pa.schema([field for field in pq.read_schema(path) if field.name not in COLUMNS.names])
     schema = pa.schema([*texts, *COLUMNS], metadata=metadata)
     with (
@@ -93,7 +96,7 @@ def _rewrite(path: Path, metadata: dict[bytes, bytes], codec: Codec, instructed:
         pq.ParquetWriter(part, schema, compression="zstd") as writer,
     ):
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=texts.names):
-            made = [_demonstrate(from_row(row), codec, instructed) for row in batch.to_pylist()]
+            made = [demonstrate(from_row(row)) for row in batch.to_pylist()]
             columns = {
                 "tokens": [len(one.token_ids) for one in made],
                 "prompt_length": [one.prompt_length for one in made],
@@ -104,8 +107,8 @@ def _rewrite(path: Path, metadata: dict[bytes, bytes], codec: Codec, instructed:
             writer.write_table(pa.Table.from_arrays([*batch.columns, *arrays], schema=schema))
 
 
-def _demonstrate(row: Demonstration, codec: Codec, instructed: bool) -> Trajectory:
-    return codec.demonstration(row.task, row.chain, find_profile(row.task.profile), instructed=instructed)
+def _demonstrate(row: Demonstration, codec: Codec, instructed: bool, formats: Formats) -> Trajectory:
+    return codec.demonstration(row.task, row.chain, find_profile(row.task.profile, formats), instructed=instructed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@ r"""Reads the published AFM fine-tuning sets as rows of our data sets, and their
 
     {"instruction": "INSTRUCTIONS ... Question: QUESTION", "input": "", "output": "<plan>\n...\n</answer>"}
 
-The instructions are cut off the prompts, since each profile has its own. The sets contain no accepted answers, but only
+The instructions are cut off the prompts, since each profile has its own, unless `agent.formats` names the file
+(`coa.distill.sources.published`). The sets contain no accepted answers, but only
 right runs, so a run's answer is the accepted one, except for programs, whose tests are missing.
 (arXiv 2508.13167, section 3.2 and appendix D; the layout of the columns is LLaMA-Factory's `alpaca`.)
 
@@ -148,22 +149,39 @@ def is_tagged(text: object) -> bool:
 
 def read_chain(text: str) -> Chain:
     """The chain of a text; raises Unreadable for a malformed text, and if it does not end in an answer."""
+    return tuple(Span(one.tag, one.body.strip()) for one in read_spans(text))
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A span as it is written."""
+
+    before: str
+    """The white space before its opening tag."""
+    tag: str
+    body: str
+    """All of the text between its tags."""
+
+
+def read_spans(text: str) -> list[Written]:
+    """The spans of a text; raises Unreadable for a malformed text, and if it does not end in an answer."""
     patterns = _patterns(tuple(TAGS))
-    spans: list[Span] = []
+    spans: list[Written] = []
     at = 0
     while text[at:].strip():
         mark = patterns.mark.search(text, at)
-        if mark is None or text[at : mark.start()].strip():
+        before = text[at : mark.start()] if mark else ""
+        if mark is None or before.strip():
             raise Unreadable(Fault.STRAY_TEXT if spans or mark else NO_TAGS)
         if mark[1]:
             raise Unreadable(Fault.STRAY_CLOSE)
         body, at = _body(text, mark.end(), mark[2], patterns)
-        spans.append(Span(mark[2], body.strip()))
+        spans.append(Written(before, mark[2], body))
     if not spans:
         raise Unreadable(NO_TAGS)
     if spans[-1].tag != ANSWER:
         raise Unreadable(NO_ANSWER)
-    return tuple(spans)
+    return spans
 
 
 def _body(text: str, begin: int, tag: str, patterns: _Patterns) -> tuple[str, int]:

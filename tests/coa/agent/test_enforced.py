@@ -2,6 +2,7 @@
 form, and nearly all reach an answer."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,9 +16,10 @@ import pytest
 from actors.messages import EVALUATION, EpisodeId, EpisodeOrder
 from actors.rollout.config import EngineConfig, SamplingConfig
 from actors.rollout.engine import RolloutEngine
+from coa.agent.chain_format import ChainFormat
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig, Grammar, Limits
-from coa.agent.grammar import OBSERVATION, Fault, Span, parse
+from coa.agent.grammar import OBSERVATION, TAGS, Fault, Span, parse
 from coa.agent.profiles import PROFILES
 from coa.agent.records import EpisodeRecord, record_of
 from coa.grading.rewards import RewardConfig
@@ -108,6 +110,20 @@ def check(profile: str, episodes: Sequence[EpisodeRecord]) -> None:
 @pytest.mark.parametrize("profile", ["code", "mhqa"])
 def test_every_episode_is_in_form_and_nearly_all_reach_an_answer(bench: Bench, profile: str) -> None:
     check(profile, bench.episodes(profile, 32))
+
+
+def test_the_white_space_between_tags_is_enforced(bench: Bench) -> None:
+    form = ChainFormat(before="\n", opened="\n", closed="\n", after="\n", observed="\n\n")
+    agent, codec = replace(AGENT, formats={"mhqa": form}), Codec.load(bench.folder)
+    tasks = [Task(id=f"t-{at}", question="Who ?", answers=("x",), profile="mhqa", family="f") for at in range(16)]
+    scored = bench.runner.run(bench.driver.play([order(task, agent=agent) for task in tasks]))
+    check("mhqa", [record_of(one) for one in scored])
+    gaps: set[tuple[bool, str]] = set()
+    for one in (each.trajectory for each in scored):
+        said = codec.decode(one.token_ids[one.prompt_length :])
+        assert re.match(r"\n<(think|plan)>", said)
+        gaps |= {(tag == OBSERVATION, gap) for tag, gap in re.findall(rf"</({'|'.join(TAGS)})>(\s*)<", said)}
+    assert gaps == {(True, "\n\n\n"), (False, "\n\n")}
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coa.agent import lenient
+from coa.agent.chain_format import OWN, ChainFormat
 from coa.agent.codec import Codec
 from coa.agent.grammar import TAGS, Span, escape, parse, render
 from coa.agent.lenient import lenient_tag_pattern
@@ -20,8 +21,8 @@ def characters(pieces: Sequence[int]) -> str:
     return "".join(map(chr, pieces))
 
 
-def read(text: str, cuts: Sequence[int], *, loose: bool = False) -> list[Mark]:
-    reader = ChainReader(characters, lenient_tag_pattern() if loose else None)
+def read(text: str, cuts: Sequence[int], *, loose: bool = False, form: ChainFormat = OWN) -> list[Mark]:
+    reader = ChainReader(characters, lenient_tag_pattern() if loose else None, form)
     marks = []
     for begin, end in pairwise([0, *sorted({cut % (len(text) + 1) for cut in cuts}), len(text)]):
         marks += reader.feed([ord(letter) for letter in text[begin:end]])
@@ -52,6 +53,22 @@ def test_a_chain_reads_the_same_however_its_tokens_are_cut(chain: tuple[Span, ..
     ]
     assert [mark.tag for mark in marks if isinstance(mark, Opened)] == [span.tag for span in chain]
     assert "".join(mark.text for mark in marks if isinstance(mark, Text)) == "".join(span.text for span in chain)
+
+
+FORMS = [
+    ChainFormat(before="\n", opened="\n", closed="\n", after="\n", observed="\n\n"),
+    ChainFormat(opened="\n\n", closed=" \n", after="\n"),
+    ChainFormat(opened=""),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(chain=SPANS, cuts=st.lists(st.integers(0, 400), max_size=12))
+def test_white_space_of_the_format_is_no_text(form: ChainFormat, chain: tuple[Span, ...], cuts: list[int]) -> None:
+    marks = read(text := render(chain, form), cuts, form=form)
+    closed = [mark.text for mark in marks if isinstance(mark, Closed)]
+    assert closed == [form.bare(span.text) for span in parse(text).chain]
+    assert "".join(mark.text for mark in marks if isinstance(mark, Text)) == "".join(closed)
 
 
 ODD = st.lists(st.sampled_from(["<", "/", "think", "answer", ">", " ", "x", "\\"]), max_size=30).map("".join)
