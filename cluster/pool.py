@@ -18,7 +18,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -76,7 +76,7 @@ class Evaluator(Protocol):
     """The part of an EnginePool that plays evaluation episodes."""
 
     async def evaluate(
-        self, task: Task, samples: Sequence[int], sampling: SamplingConfig, /
+        self, task: Task, samples: Sequence[int], sampling: SamplingConfig, max_turns: int | None = None, /
     ) -> tuple[EpisodeRecord, ...]: ...
 
 
@@ -175,15 +175,17 @@ class EnginePool:
                     raise episode.failed("EngineDied", str(error)) from error
 
     async def evaluate(
-        self, task: Task, samples: Sequence[int], sampling: SamplingConfig, agent: AgentConfig | None = None
+        self, task: Task, samples: Sequence[int], sampling: SamplingConfig, max_turns: int | None = None
     ) -> tuple[EpisodeRecord, ...]:
         """Plays evaluation episodes; training groups never share the seeds of group EVALUATION. After infrastructure
         failures each episode is retried from its last finished turn; raises InfrastructureError if the retries are used
         up.
 
-        agent: replaces the engines' agent configuration; its token budget may not be larger.
+        max_turns: in place of the engines' own limit.
         """
-        serial, agent = next(SERIALS), agent or self._agent
+        limits = self._agent.limits
+        limits = replace(limits, max_turns=max_turns or limits.max_turns)
+        serial, agent = next(SERIALS), replace(self._agent, limits=limits)
 
         async def one(sample: int) -> EpisodeRecord:
             order = EpisodeOrder(

@@ -124,9 +124,10 @@ def _of_tools(tasks: Sequence[Task], made_up: Collection[str]) -> Iterator[str]:
 
 
 def show(decoding: Decoding) -> str:
-    """`16 x T 0.6`, `3 x T 1, top-p 0.9, top-k 20` or `greedy`."""
+    """`16 x T 0.6, 13 turns`, `3 x T 1, top-p 0.9, top-k 20, 36 turns` or `greedy`."""
+    turns = f", {decoding.max_turns} turns" if decoding.max_turns else ""
     if decoding.temperature == 0:
-        return "greedy"
+        return f"greedy{turns}"
     top_p = "" if decoding.top_p == 1 else f", top-p {decoding.top_p:g}"
     top_k = f", top-k {decoding.top_k}" if decoding.top_k else ""
-    return f"{decoding.samples} x T {decoding.temperature:g}{top_p}{top_k}"
+    return f"{decoding.samples} x T {decoding.temperature:g}{top_p}{top_k}{turns}"

@@ -96,8 +96,8 @@ TASKS_HELP = """\
   aime24                          a published benchmark, fetched from the hub (`coa evaluate --benchmarks`)
   math500=/data/math500.parquet   a file or folder that holds rows of that benchmark
 
-A benchmark comes with its profile, grader, metric, number of samples, temperature, top-p and top-k. evaluation.samples,
-evaluation.temperature, evaluation.top_p and evaluation.top_k, set here or in the recipe, take precedence over the
+A benchmark comes with its profile, grader, metric, number of samples, temperature, top-p, top-k and number of turns.
+evaluation.samples, .temperature, .top_p, .top_k and .max_turns, set here or in the recipe, take precedence over the
 benchmark's. Tasks of no benchmark are attempted once greedily, and evaluation.samples times (4) with sampling.
 
 Prompt format, limits and world are those in the model's own agent.json and world.json: a recipe's section `agent` is

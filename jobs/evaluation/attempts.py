@@ -4,6 +4,7 @@ and computes pass rates."""
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -30,13 +31,15 @@ def decoding(config: EvaluationConfig, benchmark: Benchmark | None = None) -> De
         temperature=config.temperature,
         top_p=config.top_p,
         top_k=config.top_k,
+        max_turns=config.max_turns,
     )
 
 
 def both(config: EvaluationConfig) -> tuple[Decoding, ...]:
     """One greedy attempt and several sampled ones: how the stages of a run are compared, for all kinds of tasks."""
     sampled = decoding(config)
-    return (GREEDY, sampled) if sampled.temperature else (GREEDY,)
+    greedy = replace(GREEDY, max_turns=config.max_turns)
+    return (greedy, sampled) if sampled.temperature else (greedy,)
 
 
 def by_protocol(config: EvaluationConfig, task: Task) -> tuple[Decoding, ...]:
@@ -54,7 +57,7 @@ async def attempt_all(
 
     async def attempt(task: Task, how: Decoding) -> None:
         sampling = SamplingConfig(temperature=how.temperature, top_p=how.top_p, top_k=how.top_k)
-        episodes = await pool.evaluate(task, range(how.samples), sampling)
+        episodes = await pool.evaluate(task, range(how.samples), sampling, how.max_turns)
         journal.add(task.id, episodes, greedy=not how.temperature)
         done = len(greedy) + len(sampled)
         stage.update(done)

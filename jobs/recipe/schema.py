@@ -212,6 +212,9 @@ class EvaluationConfig:
     top_k: Annotated[int, Ge(0)] | None = None
     """Number of the likeliest tokens that are sampled in evaluation attempts (top-k), 0 for all. None takes the value
     in the benchmark's protocol, and 0 for other tasks."""
+    max_turns: AtLeast1 | None = None
+    """Maximum number of the policy's turns in evaluation attempts. None takes the number in the benchmark's protocol,
+    and `agent.limits.max_turns` for other tasks."""
     base: bool = False
     """Whether a pretrained model is evaluated before it is fine-tuned, too; with instructions in its prompts, since it
     has not learnt the form of the agent yet."""

@@ -1,6 +1,7 @@
 """Evaluations on a pool, in virtual time."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -109,5 +110,17 @@ def test_what_an_engine_was_busy_with_outlives_it() -> None:
             assert [report.spans for report in await pool.busy()] == [((0.0, 1.0),)] * 2
             await asyncio.sleep(20.0)
             assert [report.spans for report in await pool.busy()] == [((0.0, 1.0),) * 2, ((0.0, 1.0),)]
+
+    in_virtual_time(go())
+
+
+def test_an_evaluation_may_have_another_number_of_turns_than_training() -> None:
+    async def go() -> None:
+        world = FakeWorld()
+        async with pool_of(world, 1) as pool:
+            own = (await pool.evaluate(a_task(), range(1), SamplingConfig())) and world.engines[0].started[-1].agent
+            await pool.evaluate(a_task(), range(1), SamplingConfig(), own.limits.max_turns + 5)
+            more = world.engines[0].started[-1].agent
+        assert more == replace(own, limits=replace(own.limits, max_turns=own.limits.max_turns + 5))
 
     in_virtual_time(go())

@@ -15,12 +15,16 @@ class Decoding:
     top_p: float = 1.0
     top_k: int = 0
     """Number of the likeliest tokens that are sampled; 0 for all."""
+    max_turns: int | None = None
+    """Maximum number of the agent's turns in an attempt; None for those of its training."""
 
     def __post_init__(self) -> None:
-        if self.samples < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+        samples, turns = self.samples < 1, self.max_turns is not None and self.max_turns < 1
+        if samples or turns or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
             raise ValueError(
                 f"samples {self.samples} (at least 1), temperature {self.temperature:g} (at least 0), "
-                f"top_p {self.top_p:g} (more than 0, at most 1), top_k {self.top_k} (at least 0)"
+                f"top_p {self.top_p:g} (more than 0, at most 1), top_k {self.top_k} (at least 0), "
+                f"max_turns {self.max_turns} (at least 1)"
             )
 
 
@@ -72,6 +76,7 @@ def decoding_of(
     temperature: float | None,
     top_p: float | None,
     top_k: int | None,
+    max_turns: int | None,
 ) -> Decoding:
     """The decoding of attempts: settings of the command or recipe take precedence over the benchmark's protocol, which
     takes precedence over OTHERWISE. None is no setting. Greedy decoding has one sample."""
@@ -82,4 +87,5 @@ def decoding_of(
         temperature=temperature,
         top_p=base.top_p if top_p is None else top_p,
         top_k=base.top_k if top_k is None else top_k,
+        max_turns=base.max_turns if max_turns is None else max_turns,
     )

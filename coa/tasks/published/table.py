@@ -1,8 +1,8 @@
 """The table of published benchmarks: those of the paper (arXiv 2508.13167), and those that extensions register.
 
-Decoding is the paper's: mathematics and programs at temperature 0.6 (its 32B models; 0.8 for 7B), the web at 1.0 with
-top-p 0.9, open questions greedily (its script). The table holds no rows: these are read from a file, or fetched from
-where they are published, under the terms there.
+Decoding is the paper's: mathematics and programs at temperature 0.6 (its 32B models; 0.8 for 7B) with up to 12 calls,
+the web at 1.0 with top-p 0.9 and 36 turns, open questions greedily with 8 turns (its scripts). The table holds no rows:
+these are read from a file, or fetched from where they are published, under the terms there.
 """
 
 from difflib import get_close_matches
@@ -16,9 +16,11 @@ from coa.tasks.published.mathematics import olympiad, problem
 from coa.tasks.published.programs import code_contests, human_eval, live_code_bench, mbpp, within
 from coa.tasks.published.questions import browse_comp, flash_rag, gaia, last_exam, web_walker
 
-SIXTEEN = Decoding(samples=16, temperature=0.6)
-ONE = Decoding(samples=1, temperature=0.6)
-WEB = Decoding(samples=3, temperature=1.0, top_p=0.9, top_k=20)
+CALLS = 12
+SIXTEEN = Decoding(samples=16, temperature=0.6, max_turns=CALLS + 1)
+ONE = Decoding(samples=1, temperature=0.6, max_turns=CALLS + 1)
+WEB = Decoding(samples=3, temperature=1.0, top_p=0.9, top_k=20, max_turns=36)
+OPEN = Decoding(samples=1, temperature=0.0, max_turns=8)
 
 _TEST = ("*test*",)
 _CC = "CC BY 4.0"
@@ -34,7 +36,7 @@ _maths = partial(_listed, profile="math", grader="math", metric="pass@1", decodi
 _programs = partial(_listed, profile="code", grader="tests", metric="pass@1", decoding=ONE)
 _greedy = partial(_listed, profile="code", grader="tests", metric="pass@1", decoding=GREEDY)
 _web = partial(_listed, profile="web", grader="judge", metric="judged pass@1", decoding=WEB)
-_asked = partial(_listed, profile="mhqa", grader="exact_first", metric="exact match", decoding=GREEDY, read=flash_rag)
+_asked = partial(_listed, profile="mhqa", grader="exact_first", metric="exact match", decoding=OPEN, read=flash_rag)
 
 
 def _open(name: str, rows: int, split: str, *aliases: str) -> Benchmark:

@@ -40,14 +40,14 @@ def test_the_table_has_the_papers_benchmarks_with_its_protocols() -> None:
         name: (one.rows[0], one.profile, one.grader, one.metric_at(one.decoding.samples), one.decoding)
         for name, one in BENCHMARKS.items()
     }
-    sixteen, one, greedy = Decoding(16, 0.6), Decoding(1, 0.6), Decoding(1, 0.0)
+    sixteen, one = Decoding(16, 0.6, max_turns=13), Decoding(1, 0.6, max_turns=13)
     maths, programs, opened = (
         ("math", "math"),
         ("code", "tests", "pass@1", one),
-        ("mhqa", "exact_first", "exact match", greedy),
+        ("mhqa", "exact_first", "exact match", Decoding(1, 0.0, max_turns=8)),
     )
-    plain_programs = ("code", "tests", "pass@1", greedy)
-    web = ("web", "judge", "judged pass@1", Decoding(3, 1.0, 0.9, 20))
+    plain_programs = ("code", "tests", "pass@1", Decoding(1, 0.0))
+    web = ("web", "judge", "judged pass@1", Decoding(3, 1.0, 0.9, 20, 36))
     assert protocols == {
         "aime24": (30, *maths, "avg@16", sixteen),
         "aime25": (30, *maths, "avg@16", sixteen),
@@ -118,8 +118,8 @@ def test_a_benchmark_can_be_registered_under_new_names_alone(monkeypatch: pytest
             register(again)
 
 
-@pytest.mark.parametrize("wrong", [(0, 1.0, 1.0), (1, -0.1, 1.0), (1, 1.0, 0.0), (1, 1.0, 1.1)])
-def test_decoding_that_cannot_be_is_refused(wrong: tuple[int, float, float]) -> None:
+@pytest.mark.parametrize("wrong", [(0, 1.0, 1.0), (1, -0.1, 1.0), (1, 1.0, 0.0), (1, 1.0, 1.1), (1, 1.0, 1.0, 0, 0)])
+def test_decoding_that_cannot_be_is_refused(wrong: tuple[Any, ...]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Decoding(*wrong)
 

@@ -76,35 +76,39 @@ def test_a_model_before_its_training_gets_instructions_and_room_for_them() -> No
 
 
 def test_what_is_set_wins_over_the_protocol_and_the_protocol_over_the_default() -> None:
-    unset: dict[str, Any] = {"samples": None, "temperature": None, "top_p": None, "top_k": None}
+    unset: dict[str, Any] = {"samples": None, "temperature": None, "top_p": None, "top_k": None, "max_turns": None}
     aime, nq, gaia = (BENCHMARKS[name] for name in ("aime24", "nq", "gaia"))
     assert decoding_of(None, **unset) == OTHERWISE == Decoding(4, 1.0, 1.0)
-    assert decoding_of(gaia, **unset) == Decoding(3, 1.0, 0.9, 20)
-    assert decoding_of(aime, **unset | {"samples": 4}) == Decoding(4, 0.6, 1.0)
-    assert decoding_of(gaia, **unset | {"top_p": 1.0, "temperature": 0.5}) == Decoding(3, 0.5, 1.0, 20)
-    assert decoding_of(gaia, **unset | {"top_k": 0}) == Decoding(3, 1.0, 0.9)
-    assert decoding_of(nq, **unset | {"temperature": 1.0, "samples": 8}) == Decoding(8, 1.0, 1.0)
-    assert decoding_of(nq, **unset | {"samples": 8}) == Decoding(1, 0.0, 1.0), "greedy decoding has one outcome"
+    assert decoding_of(gaia, **unset) == Decoding(3, 1.0, 0.9, 20, 36)
+    assert decoding_of(aime, **unset | {"samples": 4}) == Decoding(4, 0.6, 1.0, 0, 13)
+    assert decoding_of(gaia, **unset | {"top_p": 1.0, "temperature": 0.5}) == Decoding(3, 0.5, 1.0, 20, 36)
+    assert decoding_of(gaia, **unset | {"top_k": 0, "max_turns": 5}) == Decoding(3, 1.0, 0.9, 0, 5)
+    assert decoding_of(nq, **unset | {"temperature": 1.0, "samples": 8}) == Decoding(8, 1.0, 1.0, 0, 8)
+    assert decoding_of(nq, **unset | {"samples": 8}) == Decoding(1, 0.0, 1.0, 0, 8), "greedy decoding has one outcome"
 
 
 def test_a_benchmarks_task_is_attempted_by_protocol_and_another_in_both_ways() -> None:
     config = EvaluationConfig(samples=2)
-    assert by_protocol(config, task(0)) == (Decoding(2, 0.6),)
-    assert by_protocol(config, task(0, "gaia/level3")) == (Decoding(2, 1.0, 0.9, 20),)
-    assert by_protocol(config, task(0, "nq")) == (GREEDY,)
+    assert by_protocol(config, task(0)) == (Decoding(2, 0.6, max_turns=13),)
+    assert by_protocol(config, task(0, "gaia/level3")) == (Decoding(2, 1.0, 0.9, 20, 36),)
+    assert by_protocol(config, task(0, "nq")) == (replace(GREEDY, max_turns=8),)
     assert by_protocol(config, task(0, "calc")) == (GREEDY, Decoding(2, 1.0)) == both(config)
     assert both(EvaluationConfig(temperature=0.0)) == (GREEDY,)
+    limited = EvaluationConfig(samples=2, max_turns=3)
+    assert both(limited) == (replace(GREEDY, max_turns=3), Decoding(2, 1.0, max_turns=3))
 
 
 class ScriptedPool:
     """Answers with as many right episodes as there are samples; tells what it was asked."""
 
     def __init__(self, down: str | None = None) -> None:
-        self.asked: list[tuple[str, int, float, float, int]] = []
+        self.asked: list[tuple[str, int, float, float, int, int | None]] = []
         self._down = down
 
-    async def evaluate(self, task: Task, samples: Sequence[int], how: SamplingConfig) -> tuple[EpisodeRecord, ...]:
-        self.asked.append((task.id, len(samples), how.temperature, how.top_p, how.top_k))
+    async def evaluate(
+        self, task: Task, samples: Sequence[int], how: SamplingConfig, max_turns: int | None = None
+    ) -> tuple[EpisodeRecord, ...]:
+        self.asked.append((task.id, len(samples), how.temperature, how.top_p, how.top_k, max_turns))
         if task.id == self._down:
             raise ToolDown("the judge is down")
         return tuple(episode(True, sample=sample) for sample in samples)
@@ -117,10 +121,10 @@ def test_every_task_is_attempted_as_planned(tmp_path: Path) -> None:
     with Journal(tmp_path / "attempts.jsonl", "e") as journal:
         greedy, sampled = asyncio.run(attempt_all(pool, tasks, plan, stage, journal))
     assert sorted(pool.asked) == [
-        ("aime24-0", 16, 0.6, 1.0, 0),
-        ("calc-0", 1, 0.0, 1.0, 0),
-        ("calc-0", 4, 1.0, 1.0, 0),
-        ("gaia/level1-0", 3, 1.0, 0.9, 20),
+        ("aime24-0", 16, 0.6, 1.0, 0, 13),
+        ("calc-0", 1, 0.0, 1.0, 0, None),
+        ("calc-0", 4, 1.0, 1.0, 0, None),
+        ("gaia/level1-0", 3, 1.0, 0.9, 20, 36),
     ]
     assert {name: len(found) for name, found in greedy.items()} == {"calc-0": 1}
     assert {name: len(found) for name, found in sampled.items()} == {"aime24-0": 16, "calc-0": 4, "gaia/level1-0": 3}
@@ -139,7 +143,7 @@ def test_a_judge_that_stays_down_ends_the_evaluation_which_goes_on_with_what_is_
     pool = ScriptedPool()
     with Journal(path, "e") as journal:
         greedy, sampled = asyncio.run(attempt_all(pool, tasks, plan, stage, journal))
-    assert pool.asked == [("aime24-1", 1, 0.0, 1.0, 0), ("aime24-1", 2, 1.0, 1.0, 0)]
+    assert pool.asked == [("aime24-1", 1, 0.0, 1.0, 0, None), ("aime24-1", 2, 1.0, 1.0, 0, None)]
     assert greedy == {one.id: (episode(True),) for one in tasks}
     assert sampled == {one.id: (episode(True), episode(True, sample=1)) for one in tasks}
     assert not path.exists(), "a finished evaluation starts anew"
@@ -193,7 +197,7 @@ def test_a_benchmarks_result_counts_every_task_and_what_was_cut_off_is_wrong() -
     assert found["pass_at_k"]["16"]["mean"] == 0.5
     assert found["majority_at_k"]["mean"] == 0.5, "no answer is no vote"
     assert found["statuses"] == {"answered": 160 + 40 + 160, "truncated": 40 + 80}
-    assert found["decoding"] == {"samples": 16, "temperature": 0.6, "top_p": 1.0, "top_k": 0}
+    assert found["decoding"] == {"samples": 16, "temperature": 0.6, "top_p": 1.0, "top_k": 0, "max_turns": 13}
     assert found["warnings"] == []
 
 
@@ -319,8 +323,8 @@ def test_programs_have_no_vote() -> None:
 
 
 def test_decoding_is_shown_in_few_words() -> None:
-    told = [show(one) for one in (Decoding(16, 0.6), Decoding(3, 1.0, 0.9, 20), GREEDY)]
-    assert told == ["16 x T 0.6", "3 x T 1, top-p 0.9, top-k 20", "greedy"]
+    told = [show(one) for one in (Decoding(16, 0.6), Decoding(3, 1.0, 0.9, 20, 36), GREEDY)]
+    assert told == ["16 x T 0.6", "3 x T 1, top-p 0.9, top-k 20, 36 turns", "greedy"]
 
 
 def test_rates_of_all_tasks_and_of_families() -> None:

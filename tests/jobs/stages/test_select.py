@@ -47,7 +47,9 @@ class SetPool:
         self.asked: list[tuple[str, str, str, int, float]] = []
         self._right, self._down = right, down
 
-    async def evaluate(self, one: Task, samples: Sequence[int], how: SamplingConfig) -> tuple[EpisodeRecord, ...]:
+    async def evaluate(
+        self, one: Task, samples: Sequence[int], how: SamplingConfig, turns: int | None = None
+    ) -> tuple[EpisodeRecord, ...]:
         self.asked.append((one.id, one.profile, one.grader, len(samples), how.temperature))
         if one.id == self._down:
             raise ToolDown("the sandbox is down")

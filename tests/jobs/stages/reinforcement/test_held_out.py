@@ -35,7 +35,9 @@ class GatedPool:
         self.version = 0
         self.failing = False
 
-    async def evaluate(self, task: Task, samples: Sequence[int], sampling: Any) -> tuple[EpisodeRecord, ...]:
+    async def evaluate(
+        self, task: Task, samples: Sequence[int], sampling: Any, turns: None = None
+    ) -> tuple[EpisodeRecord, ...]:
         assert (list(samples), sampling.temperature) == ([0], 0.0)
         self.asked.append(task.id)
         oldest = self.version
