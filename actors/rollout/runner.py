@@ -249,7 +249,7 @@ class EpisodeRunner:
                 self._outbox.put(Entry(Advanced(id=run.order.id, delta=episode.latest)))
             else:
                 id = CallId(run.order.id, episode.turns)
-                episode.observe(await self._call(run, id, episode.pending))
+                episode.observe(episode.notice or await self._call(run, id, episode.pending))
                 self._outbox.put(Entry(Advanced(id=run.order.id, delta=episode.latest), (id,)))
 
     async def _result_of(self, run: _Run) -> Result:

@@ -14,7 +14,7 @@ import numpy as np
 
 from coa.agent.chain_format import ChainFormat
 from coa.agent.codec import Codec
-from coa.agent.grammar import ANSWER, TAGS, Kind, Parsed, Profile, Span, goal_of, parse, render
+from coa.agent.grammar import ANSWER, TAGS, Form, Kind, Parsed, Profile, Span, goal_of, parse, render
 from coa.agent.journal import Delta, Journal, Observed, Said
 from coa.agent.lenient import Repair, read
 from coa.agent.profiles import profile as find_profile
@@ -22,6 +22,9 @@ from coa.bounds import Above0, AtLeast1
 from coa.tools.base import PLAIN, ToolCall, UseTool
 from coa.tools.layouts import LAYOUTS, layout_of
 from coa.types import ENVIRONMENT, Status, Task, Tokens, Trajectory
+
+REPEATED = "This was asked before, and its result is above. Ask for something else."
+"""The observation of a call that is not made again."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,9 @@ class AgentConfig:
     is not named is written our own way."""
     layouts: tuple[str, ...] = (PLAIN,)
     """Formats in which tool results are written (plain, numbered, json); if several, each task is assigned one."""
+    notice_repeats: bool = False
+    """Whether a search or page for which an episode has asked before gets a notice that says so in place of its result,
+    as from the tools of the published agents. Programs run again."""
     limits: Limits = field(default_factory=Limits)
     """Limits of one episode."""
 
@@ -178,6 +184,15 @@ class Episode:
     def pending(self) -> ToolCall | None:
         """The tool call whose result is to be observed next."""
         return self._pending
+
+    @property
+    def notice(self) -> str | None:
+        """What is to be observed in place of a result, if the pending call is one that is not made again."""
+        call = self._pending
+        if call is None or not self._agent.notice_repeats or TAGS[call.tool].form is not Form.LINE:
+            return None
+        asked = (span.text.strip() for span in self._chain[:-1] if span.tag == call.tool)
+        return REPEATED if call.argument in asked else None
 
     @property
     def tool_calls(self) -> int:
@@ -312,5 +327,5 @@ async def run_episode(
     while episode.status is None:
         call = episode.take_turn(await generate(episode.ask()))
         if call is not None:
-            episode.observe(await use_tool(call))
+            episode.observe(episode.notice or await use_tool(call))
     return episode.trajectory()

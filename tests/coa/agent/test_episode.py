@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coa.agent.codec import Codec
-from coa.agent.episode import AgentConfig, Episode, Grammar, Limits, run_episode, well_formed_turn
+from coa.agent.episode import REPEATED, AgentConfig, Episode, Grammar, Limits, run_episode, well_formed_turn
 from coa.agent.grammar import OBSERVATION, Chain, Profile, Span, parse, render
 from coa.agent.profiles import PROFILES, profile
 from coa.errors import ToolDown
@@ -201,6 +201,32 @@ def test_an_episode_without_an_answer_ends_after_its_last_turn_and_its_tools_rep
     assert (made.status, made.turns, made.answer) == (Status.OUT_OF_TURNS, 2, "")
     assert made.tool_calls == ("wiki_search", "wiki_search")
     assert made.text == render((PLAN, SEARCH, SEEN, SEARCH, SEEN))
+
+
+def test_a_query_that_is_asked_again_gets_a_notice_and_a_program_runs_again() -> None:
+    again, other, code = Span("web_search", " Berg"), Span("web_search", "Arden"), Span("code", "print(1)")
+    turns: list[str | Chain] = [(Span("web_search", "Berg"),), (again,), (other,), (code,), (code,), (ANSWER,)]
+    played = {}
+    for noticed in (True, False):
+        tools = ScriptedTools(*"abcdef")
+        agent = AgentConfig(instructed=False, limits=ROOMY, notice_repeats=noticed)
+        policy = ScriptedPolicy(tag_codec(), list(turns))
+        episode = run_episode(task("react"), 0, codec=tag_codec(), generate=policy, use_tool=tools, agent=agent)
+        chain = parse(asyncio.run(episode).text).chain
+        played[noticed] = [span.text for span in chain if span.tag == OBSERVATION], len(tools.calls)
+    assert played == {True: (["a", REPEATED, "b", "c", "d"], 4), False: (["a", "b", "c", "d", "e"], 5)}
+
+
+def test_an_episode_that_goes_on_elsewhere_has_the_notice_there() -> None:
+    codec, agent = tag_codec(), AgentConfig(instructed=False, limits=ROOMY, notice_repeats=True)
+    episode = Episode(task(), 0, codec=codec, agent=agent)
+    said = said_of(spans_of(codec, (PLAN, SEARCH)), version=0, logprob=-1.0, max_tokens=100)
+    episode.take_turn(said)
+    assert episode.notice is None
+    episode.observe("Arden")
+    episode.take_turn(said)
+    there = Episode.resume(task(), 0, episode.journal, codec=codec, agent=agent)
+    assert (there.pending, there.notice) == (episode.pending, REPEATED)
 
 
 @pytest.mark.parametrize("most", [0, 1])
