@@ -17,6 +17,7 @@ from coa.agent.codec import Codec
 from coa.agent.grammar import ANSWER, TAGS, Form, Kind, Parsed, Profile, Span, goal_of, parse, render
 from coa.agent.journal import Delta, Journal, Observed, Said
 from coa.agent.lenient import Repair, read
+from coa.agent.profiles import PROFILES
 from coa.agent.profiles import profile as find_profile
 from coa.bounds import Above0, AtLeast1
 from coa.tools.base import PLAIN, ToolCall, UseTool
@@ -88,6 +89,8 @@ class AgentConfig:
     def __post_init__(self) -> None:
         if not self.layouts or not set(self.layouts) <= LAYOUTS.keys():
             raise ValueError(f"layouts: {', '.join(self.layouts) or 'none'}; known are {', '.join(LAYOUTS)}")
+        if unknown := sorted(self.formats.keys() - PROFILES.keys()):
+            raise ValueError(f"formats: {', '.join(unknown)}; known are {', '.join(PROFILES)}")
 
     def profile(self, name: str) -> Profile:
         """The profile of that name, in its format; raises UserError with the known names."""

@@ -227,6 +227,7 @@ class Profile:
     guidance: str
     """The rules of this profile, as written in its prompt."""
     format: ChainFormat = OWN
+    """How its prompt and chains are written (`AgentConfig.formats`)."""
 
     @cached_property
     def tools(self) -> tuple[Tag, ...]:

@@ -2,9 +2,9 @@ r"""Reads the published AFM fine-tuning sets as rows of our data sets, and their
 
     {"instruction": "INSTRUCTIONS ... Question: QUESTION", "input": "", "output": "<plan>\n...\n</answer>"}
 
-The instructions are cut off the prompts, since each profile has its own, unless `agent.formats` names the file
-(`coa.distill.sources.published`). The sets contain no accepted answers, but only
-right runs, so a run's answer is the accepted one, except for programs, whose tests are missing.
+The instructions are cut off the prompts, since each profile has its own, or that of a file that `agent.formats` names
+(`coa.distill.sources.published`). The sets contain no accepted answers, but only right runs, so a run's answer is the
+accepted one, except for programs, whose tests are missing.
 (arXiv 2508.13167, section 3.2 and appendix D; the layout of the columns is LLaMA-Factory's `alpaca`.)
 
     \n<think>\n...\n</think>\n\n<web_search>\n...\n</web_search>\n\n<observation>\n...\n</observation>\n\n\n<answer>...

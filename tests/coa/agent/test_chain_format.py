@@ -161,6 +161,11 @@ def test_only_a_few_blanks_and_line_ends_are_white_space(text: str) -> None:
         load(Section, None, [f"agent.formats.web.after={json.dumps(text)}"])
 
 
+def test_a_format_of_no_profile_is_refused() -> None:
+    with pytest.raises(UserError, match=r"agent\.formats: nobody; known are code, math"):
+        load(Section, None, ["agent.formats.nobody.prompt=x"])
+
+
 def test_a_recipe_keeps_what_it_has_read(tmp_path: Path) -> None:
     agent = AgentConfig(formats={"mhqa": LINES})
     kept = tmp_path / "config.yaml"
