@@ -68,7 +68,7 @@ class HashingStream:
     def flush(self) -> None:
         self._inner.flush()
 
-    def written(self) -> Written:
+    def summary(self) -> Written:
         return Written(self._size, self._digest.hexdigest())
 
 
@@ -83,7 +83,7 @@ def write_file(
             fill(stream)
         if on_disk(filesystem):
             sync(Path(path))
-    return stream.written()
+    return stream.summary()
 
 
 def write_digests(filesystem: "pyarrow.fs.FileSystem", checkpoint: str, rank: int, written: RankFiles) -> None:

@@ -16,8 +16,8 @@ from collections import Counter
 from coa.agent.grammar import ANSWER, Profile
 from coa.grading.votes import vote_of
 from coa.teams.roles import DEBATER, OPPONENT
-from coa.teams.router import CallTool, Move, Over, Speak, after_solver, outcome, score_in
-from coa.teams.run import TeamRun
+from coa.teams.router import Move, Speak, outcome
+from coa.teams.solving import SolvingRun
 from coa.teams.teams import TeamConfig
 from coa.teams.transcript import Ending
 
@@ -25,12 +25,13 @@ UNANIMOUS, MAJORITY, SPLIT = 4, 3, 2
 """Scores that state the outcome of a vote."""
 
 
-class DebateRun(TeamRun):
+class DebateRun(SolvingRun):
     """A run of a debate."""
 
     name = "debate"
     settings = frozenset({"debaters", "rounds"})
-    any_tags = True
+    solvers = frozenset({DEBATER})
+    judge = OPPONENT
 
     @classmethod
     def members(cls, team: TeamConfig, profile: Profile) -> tuple[str, ...]:
@@ -46,22 +47,10 @@ class DebateRun(TeamRun):
         self._judging = False
         return tuple(Speak(DEBATER, line) for line in self._alive)
 
-    def fits(self, move: Speak, reply: str) -> bool:
-        brief = self.team.brief(move.agent)
-        if move.agent == OPPONENT:
-            return score_in(brief, self.profile, reply) is not None
-        following = after_solver(brief, self.profile, move.line, reply)
-        return not isinstance(following, Over) or following.ending is Ending.ANSWERED
+    def after(self, move: Speak, text: str) -> tuple[Move, ...]:
+        return self._next_phase()
 
-    def follow(self, move: Move, text: str) -> tuple[Move, ...]:
-        if isinstance(move, CallTool):
-            return (Speak(DEBATER, move.line),)
-        if not self.fits(move, text):
-            return self.give_up(move.line, Ending.MALFORMED)
-        if move.agent == DEBATER:
-            following = after_solver(self.team.brief(DEBATER), self.profile, move.line, text)
-            if not isinstance(following, Over):
-                return (following,)
+    def judged(self, line: int, score: int) -> tuple[Move, ...]:
         return self._next_phase()
 
     def give_up(self, line: int, ending: Ending) -> tuple[Move, ...]:

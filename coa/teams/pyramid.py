@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from coa.agent.grammar import ANSWER, OBSERVATION, THINK, Chain, Profile, Span, render
 from coa.teams.roles import DOUBLE_CHECK, Role
-from coa.teams.router import GOOD_ENOUGH, CallTool, Move, Over, Speak, after_solver, score_in, spans_of
-from coa.teams.run import Line, TeamRun
+from coa.teams.router import GOOD_ENOUGH, Move, Speak, spans_of
+from coa.teams.run import Line
+from coa.teams.solving import SolvingRun
 from coa.teams.teams import TeamConfig
-from coa.teams.transcript import Ending
 
 HEAD, LEAF, JUDGE = "head", "leaf", "judge"
 PLAN = "plan"
@@ -46,7 +46,7 @@ class Node:
     """How often its answer was improved."""
 
 
-class PyramidRun(TeamRun):
+class PyramidRun(SolvingRun):
     """A run of a pyramid."""
 
     name = "pyramid"
@@ -74,7 +74,8 @@ class PyramidRun(TeamRun):
         ),
     )
     settings = frozenset({"rounds", "depth"})
-    any_tags = True
+    solvers = frozenset({LEAF})
+    judge = JUDGE
     one_chain = True
 
     @classmethod
@@ -85,14 +86,8 @@ class PyramidRun(TeamRun):
         self._nodes = [Node(parent=0, depth=0)]
         return (Speak(HEAD),)
 
-    def fits(self, move: Speak, reply: str) -> bool:
-        brief = self.team.brief(move.agent)
-        if move.agent == JUDGE:
-            return score_in(brief, self.profile, reply) is not None
-        if move.agent == HEAD:
-            return self._leads(move.line, spans_of(brief, self.profile, reply) or ())
-        following = after_solver(brief, self.profile, move.line, reply)
-        return not isinstance(following, Over) or following.ending is Ending.ANSWERED
+    def fits_otherwise(self, move: Speak, reply: str) -> bool:
+        return self._leads(move.line, spans_of(self.team.brief(move.agent), self.profile, reply) or ())
 
     def _leads(self, line: int, chain: Chain) -> bool:
         """Whether a head's reply ends with its plan, or with its answer once there are reports."""
@@ -100,34 +95,23 @@ class PyramidRun(TeamRun):
             return False
         return chain[-1].tag == ANSWER or len(branches_of(chain[-1].text)) <= MOST_BRANCHES
 
-    def follow(self, move: Move, text: str) -> tuple[Move, ...]:
-        if isinstance(move, CallTool):
-            return (Speak(LEAF, move.line),)
-        if not self.fits(move, text):
-            return self.give_up(move.line, Ending.MALFORMED)
-        if move.agent == HEAD:
-            return self._lead(move.line)
-        if move.agent == JUDGE:
-            return self._judge(move.line, text)
-        following = after_solver(self.team.brief(LEAF), self.profile, move.line, text)
-        return (Speak(JUDGE, move.line),) if isinstance(following, Over) else (following,)
+    def after(self, move: Speak, text: str) -> tuple[Move, ...]:
+        return self._lead(move.line) if move.agent == HEAD else (Speak(JUDGE, move.line),)
 
     def _lead(self, line: int) -> tuple[Move, ...]:
         node, last = self._nodes[line], self.lines[line].said[-1]
         if last.tag == ANSWER:
-            return self._settle() if line == 0 else (Speak(JUDGE, line),)
+            return self.settle() if line == 0 else (Speak(JUDGE, line),)
         node.branches = branches_of(last.text)
         return self._next_branch(line) if node.branches else (Speak(LEAF, line),)
 
-    def _judge(self, line: int, text: str) -> tuple[Move, ...]:
+    def judged(self, line: int, score: int) -> tuple[Move, ...]:
         node = self._nodes[line]
-        score = score_in(self.team.brief(JUDGE), self.profile, text)
-        assert score is not None
         if score < GOOD_ENOUGH and not node.branches and node.rounds < self.team.rounds:
             node.rounds += 1
             return (Speak(LEAF, line),)
         if line == 0:
-            return self._settle()
+            return self.settle()
         above = self._nodes[node.parent]
         number = len(above.reports)
         report = f"{number + 1}. {above.branches[number]}: {self.answer_on(line)} (score {score})"
@@ -145,9 +129,3 @@ class PyramidRun(TeamRun):
         known = [Span(OBSERVATION, report) for report in node.reports]
         self.announce(branch, render((*known, Span(THINK, node.branches[len(node.reports)]))))
         return (Speak(HEAD if node.depth + 1 < self.team.depth else LEAF, branch),)
-
-    def _settle(self) -> tuple[Move, ...]:
-        if self.lines[0].said[-1].tag != ANSWER:
-            self.announce(0, render((Span(ANSWER, self.answer_on(0)),)))
-        self.ending = Ending.ANSWERED
-        return ()

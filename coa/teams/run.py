@@ -94,7 +94,7 @@ class TeamRun(ABC):
         self.moves: tuple[Move, ...] = self.begin()
         """The moves that can be made now, all at the same time; empty once the run is over."""
         self._layout = layout_of(assignment.task.id, layouts)
-        self._steps: list[Step] = []
+        self.steps: list[Step] = []
 
     @classmethod
     @abstractmethod
@@ -121,7 +121,7 @@ class TeamRun(ABC):
         ...
 
     def prompt(self, move: Speak) -> Prompt:
-        others = others_of(self._steps, move.line) if len(self.lines) > 1 else ""
+        others = others_of(self.steps, move.line) if len(self.lines) > 1 else ""
         work, seed = self.lines[move.line].work, line_seed(self.seed, move.line)
         return make_prompt(self.assignment.task, self.team.brief(move.agent), work, others, seed)
 
@@ -164,14 +164,14 @@ class TeamRun(ABC):
             task=self.assignment.task,
             attempt=self.assignment.attempt,
             seed=self.seed,
-            steps=tuple(self._steps),
+            steps=tuple(self.steps),
             ending=self.ending,
             team=self.name,
             winner=self.winner,
         )
 
     def _add(self, step: Step) -> None:
-        self._steps.append(step)
+        self.steps.append(step)
         line = self.lines[step.line]
         if text := line_of(step):
             line.work = f"{line.work}\n{text}" if line.work else text

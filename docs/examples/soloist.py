@@ -6,8 +6,8 @@ COA_EXTENSIONS=docs.examples.soloist coa distill --recipe tiny run_dir=runs/solo
 from coa.agent.grammar import ANSWER, Profile
 from coa.teams.kinds import register
 from coa.teams.roles import Role
-from coa.teams.router import MALFORMED, CallTool, Move, Next, Over, Speak, after_solver
-from coa.teams.run import TeamRun
+from coa.teams.router import Move, Speak
+from coa.teams.solving import SolvingRun
 from coa.teams.teams import TeamConfig
 
 SOLOIST = Role(
@@ -18,10 +18,10 @@ SOLOIST = Role(
 )
 
 
-class SoloistRun(TeamRun):
+class SoloistRun(SolvingRun):
     name = "soloist"
     own_roles = (SOLOIST,)
-    any_tags = True
+    solvers = frozenset({SOLOIST.name})
 
     @classmethod
     def members(cls, team: TeamConfig, profile: Profile) -> tuple[str, ...]:
@@ -30,20 +30,8 @@ class SoloistRun(TeamRun):
     def begin(self) -> tuple[Move, ...]:
         return (Speak(SOLOIST.name),)
 
-    def fits(self, move: Speak, reply: str) -> bool:
-        return self._after(reply) != MALFORMED
-
-    def follow(self, move: Move, text: str) -> tuple[Move, ...]:
-        if isinstance(move, CallTool):
-            return (Speak(SOLOIST.name),)
-        following = self._after(text)
-        if isinstance(following, Over):
-            self.ending = following.ending
-            return ()
-        return (following,)
-
-    def _after(self, reply: str) -> Next:
-        return after_solver(self.team.brief(SOLOIST.name), self.profile, 0, reply)
+    def after(self, move: Speak, text: str) -> tuple[Move, ...]:
+        return self.settle()
 
 
 register(SoloistRun)

@@ -65,13 +65,13 @@ def too_large(config: Recipe, nodes: Sequence[Node]) -> Callable[[int], bool]:
     """Whether one of so many learner ranks of RL needs more memory than its GPU has, as far as it is known."""
     built, device = architecture(config.model), smallest(nodes)
 
-    def found(ranks: int) -> bool:
+    def exceeds_memory(ranks: int) -> bool:
         if built is None or device is None:
             return False
         learner = replace(config.rl.learner, ranks=ranks)
         return memory_of_rank(config, "rl", learner, built).on_device > USABLE * device.memory
 
-    return found
+    return exceeds_memory
 
 
 def splits(loop: Loop, too_large: Callable[[int], bool], play: Play) -> Section | None:
