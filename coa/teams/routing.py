@@ -27,8 +27,10 @@ MOST_WORDS, LEAST_TASKS = 512, 5
 RIDGE = 10.0
 """Penalty on the square of each weight, in runs."""
 FOLDS = 5
-ROUNDS = 20
-"""Rounds of Dinkelbach's iteration, which is exact after a few."""
+ITERATIONS = 20
+"""Steps of Dinkelbach's method, which is exact after a few."""
+_WORD = re.compile(r"[\u2e80-\ua4cf\uac00-\ud7ff\uf900-\ufaff]|[^\W\u2e80-\ua4cf\uac00-\ud7ff\uf900-\ufaff]++")
+"""A word, or a character of Chinese, Japanese or Korean, which have no blanks between words or few."""
 Matrix = NDArray[np.float64]
 
 
@@ -107,7 +109,7 @@ def outcome_of(run: Graded, successes: int) -> RunOutcome:
 
 
 def words_in(question: str) -> set[str]:
-    return set(re.findall(r"\w+", question.lower()))
+    return set(_WORD.findall(question.lower()))
 
 
 def features(questions: Sequence[str], words: Sequence[str]) -> Matrix:
@@ -147,7 +149,7 @@ def _fit(runs: Sequence[RunOutcome], words: Sequence[str]) -> Matrix:
 def _price(successes: Matrix, tokens: Matrix) -> float:
     """The largest ratio of successes to tokens that a choice of one column for each row has."""
     price, rows = 0.0, np.arange(len(successes))
-    for _ in range(ROUNDS):
+    for _ in range(ITERATIONS):
         chosen = np.argmax(successes - price * tokens, axis=1)
         price = float(successes[rows, chosen].sum() / max(tokens[rows, chosen].sum(), 1.0))
     return price

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coa.teams import routing
-from coa.teams.routing import Routes, RunOutcome, Saving, features, learn, measure, outcome_of, tokens_of
+from coa.teams.routing import Routes, RunOutcome, Saving, features, learn, measure, outcome_of, tokens_of, words_in
 from coa.teams.teams import TeamConfig
 from coa.teams.transcript import AgentStep, Graded, Transcript
 from coa.usage import Usage
@@ -53,6 +53,17 @@ def test_what_was_learnt_is_the_same_from_runs_in_another_order_and_from_a_file(
     read = Routes.from_json(json.loads(json.dumps(routes.to_json())))
     assert read.choose("What town") == "debate"
     np.testing.assert_array_equal(read.weights, routes.weights)
+
+
+def test_what_is_written_without_blanks_is_taken_by_its_characters() -> None:
+    assert words_in("Wer leitet Zürich, 東京 oder 서울 2024 ?") == {
+        "wer",
+        "leitet",
+        "zürich",
+        *"東京서울",
+        "oder",
+        "2024",
+    }
 
 
 def test_words_of_few_questions_or_of_all_are_no_features() -> None:
