@@ -266,9 +266,8 @@ class ServedAgent:
     def _observed(self, observed: Observed, form: ChainFormat) -> str:
         """The text between an observation's tags; of a truncated observation, the part that is there."""
         text = self._codec.decode(observed.token_ids).lstrip(" \n")
-        [*spans] = parse(text).chain
-        cut = unescape(text.removeprefix(TAGS[OBSERVATION].open).removeprefix(" "))
-        return form.bare(spans[0].text if spans else cut)
+        [*spans] = parse(text, form).chain
+        return spans[0].text if spans else unescape(form.bare(text.removeprefix(TAGS[OBSERVATION].open)))
 
 
 def limit_of(trajectory: Trajectory, limits: Limits, *, cut: bool) -> str:

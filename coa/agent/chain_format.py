@@ -8,6 +8,7 @@ A model that was trained on prompts and lines of its own is evaluated, trained f
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from os.path import commonprefix
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -62,9 +63,8 @@ class ChainFormat:
         return self.between.removeprefix(ended) if self.between.startswith(ended) else ""
 
     def bare(self, text: str) -> str:
-        """The text of a tag without the white space that belongs to the format. Parsing has dropped one blank before
-        it."""
-        return text.removeprefix(self.opened.removeprefix(" ")).removesuffix(self.closed)
+        """What stands between two tags, without the white space that belongs to the format, as far as it is there."""
+        return text[len(commonprefix((text, self.opened))) :].removesuffix(self.closed)
 
 
 OWN = ChainFormat()

@@ -224,12 +224,12 @@ class Episode:
         self._add(said, said.token_ids)
         self.turns += 1
         self._said = text = self._codec.decode_turn(said.token_ids)
-        reading = read(text)
+        reading = read(text, self._profile.format)
         if not said.ended or not well_formed_turn(reading.parsed, self._profile):
             self._status, self._unparsed = Status.MALFORMED if said.ended else Status.TRUNCATED, text
             return None
         self._repairs.extend(reading.repairs)
-        self._extend(reading.parsed)
+        self._chain.extend(reading.parsed.chain)
         last = self._chain[-1]
         if last.tag == ANSWER or self._out_of_calls():
             self._status = Status.ANSWERED if last.tag == ANSWER else Status.OUT_OF_TURNS
@@ -248,13 +248,9 @@ class Episode:
         self._expect(ask=False)
         # If there is room for only a part of the observation, the episode ends with that part.
         self._add(observed, observed.token_ids[: self._agent.limits.max_tokens - self.length])
-        self._extend(parse(self._codec.decode(observed.token_ids)))
+        self._chain.extend(parse(self._codec.decode(observed.token_ids), self._profile.format).chain)
         self._pending = None
         self._status = self._out_of_budget()
-
-    def _extend(self, parsed: Parsed) -> None:
-        bare = self._profile.format.bare
-        self._chain.extend(Span(span.tag, bare(span.text)) for span in parsed.chain)
 
     def cut_off(self) -> None:
         """Ends the episode at once, as TRUNCATED; raises ValueError if it has ended already."""

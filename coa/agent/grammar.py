@@ -156,7 +156,8 @@ def render_span(span: Span, form: ChainFormat = OWN) -> str:
 
 
 def render(chain: Iterable[Span], form: ChainFormat = OWN) -> str:
-    """The tag text, in our own format the canonical one: `parse(render(chain)).chain == chain` for every chain."""
+    """The tag text, in our own format the canonical one: `parse(render(chain)).chain == chain` for every chain, also
+    if both have the same format."""
     behind = {OBSERVATION: form.observed}
     return "".join(form.before + render_span(span, form) + behind.get(span.tag, form.after) for span in chain)
 
@@ -179,12 +180,12 @@ class Parsed:
     """Offset of the fault, or the length of the text."""
 
 
-def parse(text: str) -> Parsed:
+def parse(text: str, form: ChainFormat = OWN) -> Parsed:
     """Parses tag text in one pass, up to its end or the first fault. White space between spans is allowed."""
-    return parse_with(_patterns().tag, text)
+    return parse_with(_patterns().tag, text, form)
 
 
-def parse_with(tag: re.Pattern[str], text: str) -> Parsed:
+def parse_with(tag: re.Pattern[str], text: str, form: ChainFormat = OWN) -> Parsed:
     """Like `parse`, with a given pattern for tags: group 1 is "/" for a closing tag, group 2 the name in any case."""
     spans: list[Span] = []
     opened: str | None = None
@@ -203,7 +204,7 @@ def parse_with(tag: re.Pattern[str], text: str) -> Parsed:
                 return stop(Fault.STRAY_CLOSE, match.start())
             opened = name
         elif closing and name == opened:
-            spans.append(Span(opened, unescape(between.removeprefix(" "))))
+            spans.append(Span(opened, unescape(form.bare(between))))
             opened = None
         else:
             return stop(Fault.NESTED, match.start())

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
+from coa.agent.chain_format import OWN, ChainFormat
 from coa.agent.grammar import TAGS, Chain, Form, Parsed, parse, parse_with
 from coa.tools.code import read_program
 
@@ -23,13 +24,13 @@ class Reading:
     repairs: tuple[Repair, ...]
 
 
-def read(text: str) -> Reading:
+def read(text: str, form: ChainFormat = OWN) -> Reading:
     """Parses strictly. If that finds a fault, parses leniently, and returns that result if it has no fault."""
-    parsed = parse(text)
+    parsed = parse(text, form)
     repairs: list[Repair] = []
     if parsed.fault:
         loose = lenient_tag_pattern()
-        found = parse_with(loose, text)
+        found = parse_with(loose, text, form)
         if found.fault:
             return Reading(parsed, ())
         marks = [match[0] for match in loose.finditer(text)]

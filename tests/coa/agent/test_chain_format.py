@@ -14,7 +14,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from coa.agent.chain_format import OWN, ChainFormat
 from coa.agent.codec import Codec
 from coa.agent.episode import AgentConfig, Episode, run_episode
-from coa.agent.grammar import OBSERVATION, Profile, Span, parse, render
+from coa.agent.grammar import OBSERVATION, Chain, Profile, Span, parse, render
 from coa.agent.profiles import profile
 from coa.agent.tokenizer import BEGIN, END, PAD
 from coa.config import dump, from_plain, load
@@ -28,6 +28,7 @@ from tests.support.fakes import (
     ScriptedPolicy,
     ScriptedTools,
     answered_chains,
+    chains,
     plain_texts,
     profiles,
     said_of,
@@ -82,6 +83,13 @@ def test_a_chain_is_written_as_it_is_in_released_rows() -> None:
         "\n<plan>\nArden\n</plan>\n\n<wiki_search>\nBerg\n</wiki_search>\n"
         "\n<observation>\nArden .\n</observation>\n\n\n<answer>\nBerg\n</answer>\n"
     )
+
+
+@each_form
+@settings(derandomize=True, max_examples=50, deadline=None, database=None)
+@given(chain=chains(profile("multi")))
+def test_what_is_written_in_a_format_is_read_in_it(form: ChainFormat, chain: Chain) -> None:
+    assert parse(render(chain, form), form).chain == chain
 
 
 @each_form
@@ -172,4 +180,3 @@ def test_a_recipe_keeps_what_it_has_read(tmp_path: Path) -> None:
     kept.write_text(dump(agent))
     assert load(AgentConfig, kept) == agent
     assert from_plain(AgentConfig, json.loads(json.dumps(asdict(agent), default=lambda one: one.name)), "x") == agent
-    assert parse(render(CHAIN, LINES)).fault is None

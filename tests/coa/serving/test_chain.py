@@ -66,9 +66,9 @@ FORMS = [
 @given(chain=SPANS, cuts=st.lists(st.integers(0, 400), max_size=12))
 def test_white_space_of_the_format_is_no_text(form: ChainFormat, chain: tuple[Span, ...], cuts: list[int]) -> None:
     marks = read(text := render(chain, form), cuts, form=form)
-    closed = [mark.text for mark in marks if isinstance(mark, Closed)]
-    assert closed == [form.bare(span.text) for span in parse(text).chain]
-    assert "".join(mark.text for mark in marks if isinstance(mark, Text)) == "".join(closed)
+    closed = [(mark.tag, mark.text) for mark in marks if isinstance(mark, Closed)]
+    assert closed == [(span.tag, span.text) for span in parse(text, form).chain] == [(s.tag, s.text) for s in chain]
+    assert "".join(mark.text for mark in marks if isinstance(mark, Text)) == "".join(text for _, text in closed)
 
 
 ODD = st.lists(st.sampled_from(["<", "/", "think", "answer", ">", " ", "x", "\\"]), max_size=30).map("".join)

@@ -246,7 +246,7 @@ def test_what_keeps_a_result_from_being_comparable_is_told() -> None:
     assert warnings(whole[:28]) == ["28 rows, where 30 are known"]
     assert warnings(whole[:5], first_rows=True) == ["only the first 5 rows of 30"]
     assert warnings(whole, config=EvaluationConfig(samples=4)) == [
-        "4 x T 0.6 as configured; the protocol has 16 x T 0.6"
+        "4 x T 0.6, 13 turns as configured; the protocol has 16 x T 0.6, 13 turns"
     ]
     copy = [task(number, "olympiadbench") for number in range(675)]
     assert warnings(copy) == ["675 rows, as copies in use have; published results are of 674"]
