@@ -26,6 +26,7 @@ from coa.teams.kinds import check_team
 from jobs import cli
 from jobs.recipe.find import RECIPES, find_recipe
 from jobs.recipe.schema import Recipe
+from tests.support.released import laid_out, row_of
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -60,7 +61,10 @@ def test_every_recipe_that_is_shown_resolves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_in_the_documents_is_one(command: str) -> None:
+def test_every_command_in_the_documents_is_one(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = laid_out(("plan", "look"), ("web_search", "Arden"), ("observation", "Berg"), ("answer", "Berg"))
+    Path("WebAgentSFTDataset.json").write_text(json.dumps([row_of("Write <answer>.\n\nQuestion: Who ?", said)]))
     program, *words = shlex.split(command)
     if program == "make":
         assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -216,6 +220,7 @@ from coa.config import load as load_recipe
 from coa.grading.toolset import ToolsConfig, check_called, standard_tools
 from coa.types import Task
 from jobs.recipe.schema import Recipe
+from tests.support.released import laid_out, row_of
 
 assert profile("gazetteer").stops == ("</lookup>", "</answer>")
 assert escape("<lookup>") == "<\\\\lookup>"

@@ -19,22 +19,18 @@ from coa.distill.sources.demonstrations import read_data
 from coa.distill.sources.published import LOOKED_AT, format_in
 from coa.errors import UserError
 from tests.support.fakes import CLOSING, CODECS, OPENING
+from tests.support.released import laid_out, row_of
 
 TAGS = "You may use: <think>, <plan>, <wiki_search>, <observation>, <reflection>, <answer>.\nAlways plan."
 PROMPT = f"{TAGS}\n\nQuestion: "
 
 
-def laid_out(*spans: tuple[str, str]) -> str:
-    """As the published rows are: each tag on a line of its own, a blank line behind an observation."""
-    return "".join(f"\n<{tag}>\n{text}\n</{tag}>\n" + "\n" * (tag == "observation") for tag, text in spans)
-
-
-def row_of(town: str, output: str | None = None, prompt: str = PROMPT) -> dict[str, Any]:
+def row_on(town: str, output: str | None = None, prompt: str = PROMPT) -> dict[str, Any]:
     spans = ("plan", "find it"), ("wiki_search", town), ("observation", f"Doc 1 : {town}\n\nis old ."), ("answer", town)
-    return {"instruction": f"{prompt}Who leads {town} ?", "input": "", "output": output or laid_out(*spans)}
+    return row_of(f"{prompt}Who leads {town} ?", output or laid_out(*spans))
 
 
-ROWS = [row_of("Arden"), row_of("Berg")]
+ROWS = [row_on("Arden"), row_on("Berg")]
 LINES = ChainFormat(prompt=PROMPT, before="\n", opened="\n", closed="\n", after="\n", observed="\n\n")
 
 
@@ -50,13 +46,13 @@ def test_prompt_and_white_space_are_those_of_the_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", [OWN, ChainFormat(opened="\n", closed="\n", after="\n\n", observed="\n\n\n")])
 def test_any_format_is_read_from_what_is_written_in_it(tmp_path: Path, form: ChainFormat) -> None:
     rows = [one for _, one in read_data(write(tmp_path / "a.json", ROWS)) if isinstance(one, Demonstration)]
-    written = [row_of(one.task.answers[0], render(one.chain, form)) for one in rows]
+    written = [row_on(one.task.answers[0], render(one.chain, form)) for one in rows]
     assert format_in(write(tmp_path / "b.json", written), "mhqa") == {**asdict(form), "prompt": PROMPT}
 
 
 def test_the_format_is_that_of_most_rows(tmp_path: Path) -> None:
-    odd = row_of("Carl", ROWS[0]["output"].replace("\n<wiki", "<wiki"))
-    other = row_of("Dorn", prompt=f"{TAGS}\n\nTask: ")
+    odd = row_on("Carl", ROWS[0]["output"].replace("\n<wiki", "<wiki"))
+    other = row_on("Dorn", prompt=f"{TAGS}\n\nTask: ")
     assert format_in(write(tmp_path / "a.json", [odd, other, *ROWS]), "mhqa") == asdict(LINES)
 
 
@@ -90,12 +86,12 @@ def test_a_sharegpt_export_has_the_lines_too(tmp_path: Path) -> None:
         ([], "mhqa", "it has no rows"),
         ([{"question": "Who ?"}], "mhqa", "no `output` (1 of them)"),
         (ROWS, "web", "<wiki_search> is no tag of this profile (2 of them)"),
-        ([row_of("Arden", "\n<answer>\nArden\n</answer>")], "mhqa", "it calls no tool (1 of them)"),
-        ([row_of("Arden", "Arden")], "mhqa", "no tags (1 of them)"),
-        ([row_of("Arden", ROWS[0]["output"].replace("\n<wiki", "<wiki"))], "mhqa", "its tags are not written alike"),
-        ([row_of("Arden", ROWS[0]["output"].replace("\n", "\n\n\n\n\n"))], "mhqa", "expected up to 4 blanks"),
-        ([row_of("Arden", ROWS[0]["output"].replace("\n", "\r\n"))], "mhqa", "expected up to 4 blanks"),
-        ([row_of("Arden", prompt="")], "mhqa", "no instructions before a question (1 of them)"),
+        ([row_on("Arden", "\n<answer>\nArden\n</answer>")], "mhqa", "it calls no tool (1 of them)"),
+        ([row_on("Arden", "Arden")], "mhqa", "no tags (1 of them)"),
+        ([row_on("Arden", ROWS[0]["output"].replace("\n<wiki", "<wiki"))], "mhqa", "its tags are not written alike"),
+        ([row_on("Arden", ROWS[0]["output"].replace("\n", "\n\n\n\n\n"))], "mhqa", "expected up to 4 blanks"),
+        ([row_on("Arden", ROWS[0]["output"].replace("\n", "\r\n"))], "mhqa", "expected up to 4 blanks"),
+        ([row_on("Arden", prompt="")], "mhqa", "no instructions before a question (1 of them)"),
     ],
 )
 def test_a_file_without_such_a_row_is_refused_with_its_reasons(
@@ -129,6 +125,6 @@ def test_a_file_that_is_none_is_refused_with_one_line(
 
 
 def test_only_the_first_rows_are_read(tmp_path: Path) -> None:
-    rows = [*([row_of("Arden", "Arden")] * LOOKED_AT), *ROWS]
+    rows = [*([row_on("Arden", "Arden")] * LOOKED_AT), *ROWS]
     with pytest.raises(UserError, match=rf"no tags \({LOOKED_AT} of them\)"):
         format_in(write(tmp_path / "a.json", rows), "mhqa")

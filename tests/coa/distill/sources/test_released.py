@@ -21,14 +21,9 @@ from coa.distill.sources.demonstrations import read_data
 from coa.distill.sources.released import Unreadable, answers_of, profile_of, read_chain, split_prompt, to_demonstration
 from coa.types import Task
 from tests.support.fakes import answered_chains, tag_codec
+from tests.support.released import laid_out, row_of
 
 Row = dict[str, Any]
-
-
-def laid_out(*spans: tuple[str, str]) -> str:
-    """As the published rows are: each tag on a line of its own, a blank line after an observation."""
-    pieces = (f"\n<{tag}>\n{text}\n</{tag}>\n" + "\n" * (tag == "observation") for tag, text in spans)
-    return "".join(pieces)
 
 
 FUNCTIONS = "You may use these functions: <think>, <plan>, {}, <observation>, <reflection>, <answer>.\n\nAlways plan."
@@ -76,10 +71,6 @@ MATH_OUTPUT = laid_out(
     ("reflection", "right"),
     ("answer", "\\boxed{42}"),
 )
-
-
-def row_of(instruction: str, output: str, **more: Any) -> Row:
-    return {"instruction": instruction, "input": "", "output": output, **more}
 
 
 ROWS = [
