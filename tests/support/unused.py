@@ -45,6 +45,9 @@ update_info_cls
 init_transfer_engine
 init_info
 
+# Named by a text, `module:function`.
+format_in
+
 # Keys of report.json, and fields that are read as a whole (`asdict`).
 repeated
 ci95
