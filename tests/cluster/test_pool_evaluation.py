@@ -118,7 +118,8 @@ def test_an_evaluation_may_have_another_number_of_turns_than_training() -> None:
     async def go() -> None:
         world = FakeWorld()
         async with pool_of(world, 1) as pool:
-            own = (await pool.evaluate(a_task(), range(1), SamplingConfig())) and world.engines[0].started[-1].agent
+            await pool.evaluate(a_task(), range(1), SamplingConfig())
+            own = world.engines[0].started[-1].agent
             await pool.evaluate(a_task(), range(1), SamplingConfig(), own.limits.max_turns + 5)
             more = world.engines[0].started[-1].agent
         assert more == replace(own, limits=replace(own.limits, max_turns=own.limits.max_turns + 5))

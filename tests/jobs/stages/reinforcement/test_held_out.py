@@ -36,9 +36,9 @@ class GatedPool:
         self.failing = False
 
     async def evaluate(
-        self, task: Task, samples: Sequence[int], sampling: Any, turns: None = None
+        self, task: Task, samples: Sequence[int], sampling: Any, turns: int | None = None
     ) -> tuple[EpisodeRecord, ...]:
-        assert (list(samples), sampling.temperature) == ([0], 0.0)
+        assert (list(samples), sampling.temperature, turns) == ([0], 0.0, None)
         self.asked.append(task.id)
         oldest = self.version
         self.at_once += 1
