@@ -205,7 +205,9 @@ def test_an_episode_without_an_answer_ends_after_its_last_turn_and_its_tools_rep
 
 def test_a_query_that_is_asked_again_gets_a_notice_and_a_program_runs_again() -> None:
     again, other, code = Span("web_search", " Berg"), Span("web_search", "Arden"), Span("code", "print(1)")
-    turns: list[str | Chain] = [(Span("web_search", "Berg"),), (again,), (other,), (code,), (code,), (ANSWER,)]
+    page = Span("crawl_page", "Berg")
+    asked = Span("web_search", "Berg"), again, page, other, code, code, ANSWER
+    turns: list[str | Chain] = [(one,) for one in asked]
     played = {}
     for noticed in (True, False):
         tools = ScriptedTools(*"abcdef")
@@ -214,7 +216,7 @@ def test_a_query_that_is_asked_again_gets_a_notice_and_a_program_runs_again() ->
         episode = run_episode(task("react"), 0, codec=tag_codec(), generate=policy, use_tool=tools, agent=agent)
         chain = parse(asyncio.run(episode).text).chain
         played[noticed] = [span.text for span in chain if span.tag == OBSERVATION], len(tools.calls)
-    assert played == {True: (["a", REPEATED, "b", "c", "d"], 4), False: (["a", "b", "c", "d", "e"], 5)}
+    assert played == {True: (["a", REPEATED, *"bcde"], 5), False: ([*"abcdef"], 6)}
 
 
 def test_an_episode_that_goes_on_elsewhere_has_the_notice_there() -> None:
