@@ -27,7 +27,7 @@ from jobs.run.console import Console, Terminal
 from jobs.run.run_dir import RunDir
 from jobs.run.session import in_session
 
-TABLE_WIDTH = 160
+TABLE_WIDTH = 180
 """Columns of the table of benchmarks, if stdout is not a terminal."""
 
 
