@@ -1,8 +1,8 @@
 """Messages between the driver and rollout engines: frozen dataclasses that import neither vLLM nor torch.
 
-driver ── EpisodeOrder ──► engine          start(orders, received), cancel(ids): both may be retried
+driver ──── Order ───────► engine          start(orders, received), cancel(ids): both may be retried
 driver ◄── EventBatch ─── engine           events(after, wait_s): one long poll at a time, acknowledged by the next
-driver ◄── Scored ─────── engine           take(ids): one return value each, owned by the driver; then acknowledge(ids)
+driver ◄─── Result ────── engine           take(ids): one return value each, owned by the driver; then acknowledge(ids)
 
 `events(after, wait_s)` returns as soon as there is an event numbered `after` or above, or after `wait_s` seconds
 without one. It acknowledges the events below `after`; `start` acknowledges those below `received`. An episode that
@@ -15,6 +15,7 @@ a sync succeeds.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,8 +23,11 @@ from actors.rollout.config import SamplingConfig
 from actors.weights.manifest import Weights
 from actors.weights.transport import Published
 from coa.agent.episode import AgentConfig
-from coa.agent.journal import Delta, Journal
-from coa.types import Floats, Task, Tokens
+from coa.agent.journal import Delta, Journal, Said
+from coa.types import Floats, Scored, Task, Tokens, Trajectory
+
+if TYPE_CHECKING:
+    import vllm
 
 EVALUATION = -1
 """Group number of episodes that are not trained on."""
@@ -41,6 +45,9 @@ class EpisodeId:
     serial: int = 0
     """Distinguishes episodes with the same seeds, such as a task's episodes in two starts of the learners, or a greedy
     and a sampled evaluation of a task. No seed depends on it."""
+    call: int = 0
+    """Number of a program's call to the policy in its episode, from 1; 0 for an episode of our own agent. No seed
+    depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,29 @@ class EpisodeOrder:
     fails; an episode of group EVALUATION is cut off and graded instead, and its grading has a limit of its own."""
     salt: str = ""
     """Only episodes of the same salt share KV cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnOrder:
+    """One turn for a program that asks the policy by itself."""
+
+    id: EpisodeId
+    prompt: Tokens
+    sampling: "vllm.SamplingParams"
+    """As the request asks for it; its seed, log-probs and output are the engine's."""
+    draw: int
+    """The turn's seed depends on it, in the place of the number of a turn."""
+    journal: tuple[Said, ...] = ()
+    """The turn, if it was finished on another engine."""
+    limit_s: float | None = None
+    """Maximum seconds for the turn, as those of an episode."""
+    salt: str = ""
+    """As that of an episode."""
+
+
+Order = EpisodeOrder | TurnOrder
+Result = Scored | Trajectory | Said
+"""Of an order: the graded episode; a Trajectory if the order asks for no grade; the turn of a TurnOrder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,15 +75,7 @@ class Offline:
         from vllm import LLM
 
         settings = arguments(config, cpu=True, max_tokens=max_tokens, gpus=0)
-        self._llm = LLM(
-            model=str(model),
-            dtype=config.dtype,  # pyright: ignore[reportArgumentType]
-            max_model_len=max_tokens,
-            max_num_seqs=config.max_concurrent,
-            enable_prefix_caching=True,
-            skip_tokenizer_init=True,
-            **settings,
-        )
+        self._llm = LLM(model=str(model), skip_tokenizer_init=True, **settings)
 
     def seconds(self, turns: Sequence[Turn], *, alike: bool) -> float:
         """For all turns. alike: each with a seed and log-probs."""

@@ -28,14 +28,14 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from actors.handles import Handle, kill, start_actor
-from actors.messages import EpisodeId, EpisodeOrder, EventBatch, Publication, SyncReport
+from actors.messages import EpisodeId, EventBatch, Order, Publication, Result, SyncReport
 from actors.rollout.clocks import BusyReport
 from actors.signs import Signs
 from actors.tools.remote import ToolClient
 from cluster.health import Fault
 from cluster.resources import PlacementConfig, Role
 from coa.errors import EngineDied, SyncError, WeightsGone, WeightsLost
-from coa.types import Floats, Scored, Tokens
+from coa.types import Floats, Tokens
 
 LOOK_EVERY_S = 1.0
 """Seconds between two checks whether a placement group is placed."""
@@ -55,10 +55,10 @@ class Engine(Protocol):
         """Signs of progress that the start has shown so far."""
         ...
 
-    async def start(self, orders: Sequence[EpisodeOrder], heard: int) -> None: ...
+    async def start(self, orders: Sequence[Order], heard: int) -> None: ...
     async def cancel(self, ids: Sequence[EpisodeId]) -> int: ...
     async def events(self, after: int, wait_s: float) -> EventBatch: ...
-    def take(self, ids: Sequence[EpisodeId]) -> Sequence[Awaitable[Scored]]: ...
+    def take(self, ids: Sequence[EpisodeId]) -> Sequence[Awaitable[Result]]: ...
     async def acknowledge(self, ids: Sequence[EpisodeId]) -> None: ...
     async def logprobs(self, token_ids: Tokens) -> Floats: ...
     async def busy(self) -> BusyReport: ...
@@ -88,7 +88,7 @@ class EngineActor:
     async def signs(self) -> int:
         return await asyncio.to_thread(signs_of, self.incarnation)
 
-    async def start(self, orders: Sequence[EpisodeOrder], heard: int) -> None:
+    async def start(self, orders: Sequence[Order], heard: int) -> None:
         await self._handle.start.remote(orders, heard)
 
     async def cancel(self, ids: Sequence[EpisodeId]) -> int:
@@ -97,15 +97,15 @@ class EngineActor:
     async def events(self, after: int, wait_s: float) -> EventBatch:
         return await self._handle.events.remote(after, wait_s)
 
-    def take(self, ids: Sequence[EpisodeId]) -> Sequence[Awaitable[Scored]]:
+    def take(self, ids: Sequence[EpisodeId]) -> Sequence[Awaitable[Result]]:
         """One reference per result, owned by this process, so that results outlive the engine."""
         taken = self._handle.take.options(num_returns=len(ids)).remote(ids)
         return [self._only(taken)] if len(ids) == 1 else taken
 
     @staticmethod
-    async def _only(taken: Awaitable[Sequence[Scored]]) -> Scored:
-        [scored] = await taken
-        return scored
+    async def _only(taken: Awaitable[Sequence[Result]]) -> Result:
+        [result] = await taken
+        return result
 
     async def acknowledge(self, ids: Sequence[EpisodeId]) -> None:
         await self._handle.acknowledge.remote(ids)

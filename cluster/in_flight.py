@@ -5,19 +5,30 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 
-from actors.messages import EVALUATION, Advanced, Cancelled, Ended, EpisodeId, EpisodeOrder, Event, EventBatch, Failed
+from actors.messages import (
+    EVALUATION,
+    Advanced,
+    Cancelled,
+    Ended,
+    EpisodeId,
+    EpisodeOrder,
+    Event,
+    EventBatch,
+    Failed,
+    Order,
+    Result,
+)
 from cluster.link import TICK_S, Link
 from coa.agent.journal import Delta, Said, length_of
 from coa.errors import EngineDied, EpisodeFailed
 from coa.planning.admission import Load
-from coa.types import Scored
 
 
 @dataclass(slots=True)
 class EpisodeInFlight:
     """An episode from its order to its end, on any number of engines."""
 
-    order: EpisodeOrder
+    order: Order
     journal: list[Delta] = field(default_factory=list)
     """Turns and observations finished so far, on any engine."""
     tokens: int = 0
@@ -27,7 +38,7 @@ class EpisodeInFlight:
     spent_s: float = 0.0
     """Seconds spent so far, not counting pauses for weights and waits for an engine."""
 
-    def rest(self) -> EpisodeOrder:
+    def rest(self) -> Order:
         """An order for the rest of the episode; raises EpisodeFailed if its time is over. An evaluation's episode
         without time left is still given to an engine, which cuts it off and grades it."""
         limit_s = self.order.limit_s
@@ -35,7 +46,10 @@ class EpisodeInFlight:
             limit_s = max(0.0, limit_s - self.spent_s)
             if not limit_s and self.order.id.group != EVALUATION:
                 raise self.failed("EpisodeTimeout", f"{self.order.limit_s:g} s were not enough")
-        return replace(self.order, journal=(*self.order.journal, *self.journal), limit_s=limit_s)
+        if isinstance(self.order, EpisodeOrder):
+            return replace(self.order, journal=(*self.order.journal, *self.journal), limit_s=limit_s)
+        turns = tuple(delta for delta in self.journal if isinstance(delta, Said))
+        return replace(self.order, journal=(*self.order.journal, *turns), limit_s=limit_s)
 
     def failed(self, where: str, why: str) -> EpisodeFailed:
         journal = (*self.order.journal, *self.journal)
@@ -48,9 +62,9 @@ class _Playing:
     """An episode that is played on one engine."""
 
     episode: EpisodeInFlight
-    order: EpisodeOrder
+    order: Order
     """Order for the rest of the episode when it came to this engine."""
-    outcome: "asyncio.Future[Scored]"
+    outcome: "asyncio.Future[Result]"
     started: bool = False
     """Whether the order was sent to the engine."""
     ended: bool = False
@@ -78,7 +92,7 @@ class EpisodesInFlight:
     def load(self) -> Load:
         return Load(self._tokens, len(self._playing))
 
-    async def play(self, episode: EpisodeInFlight) -> Scored:
+    async def play(self, episode: EpisodeInFlight) -> Result:
         """Plays the episode to its end; raises EpisodeFailed, or EngineDied if the engine ends first. If this is
         cancelled, the episode is cancelled on the engine too."""
         link, id = self._link, episode.order.id

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from actors.messages import EVALUATION, CacheStats, EpisodeId, EpisodeOrder, Publication, SyncReport
+from actors.messages import EVALUATION, CacheStats, EpisodeId, EpisodeOrder, Publication, Result, SyncReport, TurnOrder
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import SamplingConfig
 from actors.weights.on_disk import published_file
@@ -34,6 +34,7 @@ from cluster.places import Priorities, Priority, Queue
 from cluster.replica import Live, Replica
 from cluster.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S, Slots
 from coa.agent.episode import AgentConfig
+from coa.agent.journal import Said
 from coa.agent.records import EpisodeRecord, record_of
 from coa.concurrency import doubling, together, within
 from coa.errors import EngineDied, EpisodeFailed, EpisodeTimeout, InfrastructureError
@@ -102,6 +103,8 @@ class EnginePool:
         self._changes = Changes(self._queue.wake)
         self._slots = Slots(launch, config, places, self._changes, say)
         self._published = 0
+        self.programs: Player | None = None
+        """Plays the episodes whose agent is a program."""
         self._asleep = False
         """Whether no engine is given out until the next sync."""
         self.moves = 0
@@ -156,18 +159,33 @@ class EnginePool:
     # --- episodes -----------------------------------------------------------------------------------------------
 
     async def play(self, order: EpisodeOrder) -> Scored:
-        """Plays an episode, and moves it to another engine if its engine dies; cancelling this cancels the episode.
-        Raises EpisodeFailed if it fails for good, or NoEngine. The wait for a place does not count against its time
-        limit."""
-        return await self._play_until_done(EpisodeInFlight(order), self._priorities.of(order.id.group))
+        """Plays a graded episode, and moves it to another engine if its engine dies; cancelling this cancels the
+        episode. Raises EpisodeFailed if it fails for good, or NoEngine. The wait for a place does not count against its
+        time limit."""
+        return await self._play_graded(EpisodeInFlight(order), self._priorities.of(order.id.group))
 
-    async def _play_until_done(self, episode: EpisodeInFlight, priority: Priority) -> Scored:
+    async def take_turn(self, order: TurnOrder) -> Said:
+        """Samples a turn for a program, as `play` does an episode."""
+        turn = EpisodeInFlight(order, tokens=len(order.prompt))
+        said = await self._play_until_done(turn, self._priorities.of(order.id.group))
+        assert isinstance(said, Said)
+        return said
+
+    async def _play_graded(self, episode: EpisodeInFlight, priority: Priority) -> Scored:
+        order = episode.order
+        if isinstance(order, EpisodeOrder) and order.agent.program.is_set:
+            assert self.programs is not None, "the pool of a recipe with a program has one"
+            return await self.programs.play(order)
+        scored = await self._play_until_done(episode, priority)
+        assert isinstance(scored, Scored)
+        self._lengths = self._lengths.ended(len(scored.trajectory.token_ids))
+        return scored
+
+    async def _play_until_done(self, episode: EpisodeInFlight, priority: Priority) -> Result:
         while True:
             replica = await self._queue.take(priority)
             try:
-                scored = await replica.episodes.play(episode)
-                self._lengths = self._lengths.ended(len(scored.trajectory.token_ids))
-                return scored
+                return await replica.episodes.play(episode)
             except EngineDied as error:
                 self.moves += 1
                 episode.deaths += not replica.dismissed
@@ -196,7 +214,7 @@ class EnginePool:
                 limit_s=agent.limits.max_seconds,
             )
             episode, priority = EpisodeInFlight(order), self._priorities.of(EVALUATION)
-            return record_of(await self._patiently(lambda: self._play_until_done(episode, priority)))
+            return record_of(await self._patiently(lambda: self._play_graded(episode, priority)))
 
         return tuple(await together(one(sample) for sample in samples))
 

@@ -88,6 +88,10 @@ class EpisodeFailed(InfrastructureError):
         self.where, self.why, self.tokens, self.tool_calls = where, why, tokens, tool_calls
 
 
+class ProgramFailed(InfrastructureError):
+    """A program that is the agent of an episode crashed, or asked the policy nothing."""
+
+
 class NotFinite(InfrastructureError):
     """A model gave a log-prob that is no finite number."""
 

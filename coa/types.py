@@ -6,7 +6,8 @@ Each step knows more than the one before and is a type of its own; nothing is fi
 process is frozen and holds NumPy arrays. Axes: T tokens of one trajectory, P policy tokens among them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -110,6 +111,8 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
+    """A graded episode."""
+
     trajectory: Trajectory
     grade: float
     """Grade of the answer by the task's own grader, 0 to 1; its spread decides whether a group is used."""
@@ -117,6 +120,15 @@ class Scored:
     well_formed: bool
     reward: float
     """Shaped: what advantages are made of."""
+    others: tuple[Trajectory, ...] = ()
+    """Further contexts of an episode that has several: those of sub-agents, and those before a history was shortened. A
+    token that the policy sampled is in the `action_mask` of one of them."""
+    unused: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of responses of the policy that are not trained, by reason (`coa.agent.programs.tree.Unused`)."""
+
+    @property
+    def contexts(self) -> tuple[Trajectory, ...]:
+        return self.trajectory, *self.others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

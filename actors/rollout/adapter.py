@@ -17,6 +17,7 @@ from actors.rollout.config import EngineConfig, KvOnUpdate, SamplingConfig
 from actors.rollout.device import start_llm
 from actors.rollout.kv_accounting import EpisodeCache, KvAccounting
 from actors.rollout.prefill import PrefillPace, computed_tokens
+from actors.rollout.sampling import changed
 from actors.rollout.sleep import Sleeper
 from actors.rollout.structured_outputs import going_on
 from actors.weights.checks.path_check import check_path
@@ -196,7 +197,7 @@ class PolicyAdapter:
         self,
         ask: Ask,
         *,
-        sampling: SamplingConfig,
+        sampling: "SamplingConfig | vllm.SamplingParams",
         stops: Stops,
         seed: int,
         priority: int,
@@ -305,9 +306,13 @@ class PolicyAdapter:
         self.limits.pause(paused)
 
 
-def _params_of(ask: Ask, sampling: SamplingConfig, stops: Stops, seed: int, *, stream: bool) -> "vllm.SamplingParams":
+def _params_of(
+    ask: Ask, sampling: "SamplingConfig | vllm.SamplingParams", stops: Stops, seed: int, *, stream: bool
+) -> "vllm.SamplingParams":
     from vllm.sampling_params import StructuredOutputsParams
 
+    if not isinstance(sampling, SamplingConfig):
+        return _recorded(sampling, seed)
     if ask.constraint is None:
         params = _turn_params(sampling, stops, stream).clone()
     else:
@@ -318,6 +323,22 @@ def _params_of(ask: Ask, sampling: SamplingConfig, stops: Stops, seed: int, *, s
     if sampling.temperature > 0:
         params.seed = seed
     return params
+
+
+def _recorded(asked: "vllm.SamplingParams", seed: int) -> "vllm.SamplingParams":
+    """The sampling that a request asks for, with the log-probs of what is sampled."""
+    from vllm.sampling_params import RequestOutputKind
+
+    return changed(
+        asked,
+        logprobs=0,
+        flat_logprobs=True,
+        prompt_logprobs=None,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        detokenize=bool(asked.stop),
+        include_stop_str_in_output=True,
+        seed=seed if asked.temperature > 0 else None,
+    )
 
 
 @lru_cache(64)

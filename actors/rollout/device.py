@@ -157,7 +157,7 @@ def start_llm(
     records its own metrics at each step, for Prometheus. `gpus`: reserved for the engine. Raises UserError if there are
     some and vLLM's build is for CPUs.
     """
-    cpu = _on_cpu()
+    cpu = on_cpu()
     if cpu and gpus:
         raise UserError(f"placement.engine_gpus is {gpus:g}, and the installed vLLM is built for CPUs: {FOR_GPUS}")
     _set({**PATIENT, **SPAWNED, **environment(config, cpu=cpu)})
@@ -200,7 +200,8 @@ def preload_openmp() -> None:
     os.environ.update(preloaded(Path(torch.__file__).parent / "lib", os.environ))
 
 
-def _on_cpu() -> bool:
+def on_cpu() -> bool:
+    """Whether vLLM is built for CPUs."""
     from vllm.platforms import current_platform
 
     return current_platform.is_cpu()

@@ -16,12 +16,12 @@ from uuid import uuid4
 import numpy as np
 
 from actors.garbage import freeze_gc
-from actors.messages import EpisodeId, EpisodeOrder, EventBatch, Probe, SyncReport
+from actors.messages import EpisodeId, EventBatch, Order, Probe, Result, SyncReport
 from actors.outbox import Outbox, pace_of
 from actors.rollout.adapter import PolicyAdapter
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import EngineConfig
-from actors.rollout.runner import Entry, EpisodeRunner, Result
+from actors.rollout.runner import Entry, EpisodeRunner
 from actors.weights.loader import answered
 from actors.weights.manifest import Weights
 from actors.weights.transport import Published
@@ -95,7 +95,7 @@ class RolloutEngine:
 
     # --- episodes -------------------------------------------------------------------------------------------------
 
-    async def start(self, orders: Sequence[EpisodeOrder], received: int = 0) -> None:
+    async def start(self, orders: Sequence[Order], received: int = 0) -> None:
         """Plays episodes. An episode that is already known (under way, or ended and not yet acknowledged) is left as it
         is.
 

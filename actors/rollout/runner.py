@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -27,7 +27,10 @@ from actors.messages import (
     Event,
     EventLevel,
     Failed,
+    Order,
+    Result,
     Streamed,
+    TurnOrder,
 )
 from actors.outbox import Outbox
 from actors.rollout.clocks import TimeLimits
@@ -42,13 +45,16 @@ from coa.grading.rewards import RewardConfig, score
 from coa.seeds import derive
 from coa.tools.base import ToolCall
 from coa.tools.client import RetryConfig
-from coa.types import Scored, Tokens, Trajectory
+from coa.types import Tokens
+
+if TYPE_CHECKING:
+    import vllm
 
 logger = logging.getLogger(__name__)
 DEFECT = "Defect"
 """Value of `Failed.where` if the cause is a bug in this system rather than an infrastructure failure."""
-Result = Scored | Trajectory
-"""A Trajectory if the order asks for no grade."""
+NO_STOPS = Stops((), ())
+"""Those of a turn whose request says itself where it stops."""
 
 
 class Policy(Protocol):
@@ -66,7 +72,7 @@ class Policy(Protocol):
         self,
         ask: Ask,
         *,
-        sampling: SamplingConfig,
+        sampling: "SamplingConfig | vllm.SamplingParams",
         stops: Stops,
         seed: int,
         priority: int,
@@ -114,6 +120,24 @@ class _Run:
     lost: list[CallId] = field(default_factory=list)
     """Calls that executors refuse to make again (`CallLost`), until the episode is played again from the driver."""
 
+    def failed(self, where: str, why: str) -> Entry:
+        """Results of graders' calls stay with the executors: the episode may be graded again. A call that was lost may
+        be made again if the driver plays the episode again."""
+        tokens, calls = self.episode.length, self.episode.tool_calls
+        failed = Failed(id=self.order.id, where=where, why=why, tokens=tokens, tool_calls=calls)
+        return Entry(failed, tuple(self.lost))
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A single turn under way."""
+
+    order: TurnOrder
+    grading: tuple[CallId, ...] = ()
+
+    def failed(self, where: str, why: str) -> Entry:
+        return Entry(Failed(id=self.order.id, where=where, why=why, tokens=len(self.order.prompt), tool_calls=0))
+
 
 class EpisodeRunner:
     """Plays episodes. Seeds depend only on run seed, task, group, sample and turn."""
@@ -151,21 +175,27 @@ class EpisodeRunner:
         """Number of episodes under way."""
         return len(self._tasks)
 
-    def start(self, orders: Iterable[EpisodeOrder]) -> None:
-        """Plays episodes, continuing from their journals.
+    def start(self, orders: Iterable[Order]) -> None:
+        """Plays episodes and single turns, continuing from their journals.
 
         An episode that is already known is left as it is: under way, with a kept result, or with a failure or
         cancellation that is not yet acknowledged, since its order was sent before the sender knew.
         """
         for order in orders:
             if not any(order.id in known for known in (self._tasks, self.results, self._ended_unreported)):
-                cache = EpisodeCache(order.salt, self._policy.syncs)
-                task, sample, agent = order.task, order.id.sample, order.agent
-                episode = Episode.resume(task, sample, order.journal, codec=self._codec, agent=agent)
-                run = _Run(order, episode, self._priority_of(order.id), cache)
-                playing = self._tasks[order.id] = asyncio.ensure_future(self._play(run))
+                run = self._run_of(order)
+                work = self._play(run) if isinstance(run, _Run) else self._take_turn(run.order)
+                playing = self._tasks[order.id] = asyncio.ensure_future(work)
                 playing.add_done_callback(partial(self._end, run))
                 self._count(self.under_way)
+
+    def _run_of(self, order: Order) -> _Run | _Turn:
+        if isinstance(order, TurnOrder):
+            return _Turn(order)
+        cache = EpisodeCache(order.salt, self._policy.syncs)
+        task, sample, agent = order.task, order.id.sample, order.agent
+        episode = Episode.resume(task, sample, order.journal, codec=self._codec, agent=agent)
+        return _Run(order, episode, self._priority_of(order.id), cache)
 
     def _priority_of(self, id: EpisodeId) -> int:
         """Older groups go first, since their deadline comes first. An evaluation's episode has the priority of the
@@ -196,7 +226,7 @@ class EpisodeRunner:
         )
         self._tools.acknowledge([call for entry in entries for call in entry.calls])
 
-    def _end(self, run: _Run, task: asyncio.Task[Result]) -> None:
+    def _end(self, run: _Run | _Turn, task: asyncio.Task[Result]) -> None:
         id = run.order.id
         del self._tasks[id]
         self._count(self.under_way)
@@ -209,20 +239,35 @@ class EpisodeRunner:
                 self.results[id] = task.result()
                 self._outbox.put(Entry(Ended(id=id), tuple(run.grading)))
             case InfrastructureError() as error:
-                self._fail(run, type(error).__name__, str(error))
+                self._fail(id, run.failed(type(error).__name__, str(error)))
             case defect if self._isolate:
                 logger.error("an episode met a defect", exc_info=defect)
-                self._fail(run, DEFECT, "the server failed at this episode")
+                self._fail(id, run.failed(DEFECT, "the server failed at this episode"))
             case defect:
                 self._outbox.fail(defect)
 
-    def _fail(self, run: _Run, where: str, why: str) -> None:
-        """Ends the episode with a failure. Results of graders' calls stay with the executors: the episode may be graded
-        again. A call that was lost may be made again if the driver plays the episode again."""
-        id, episode = run.order.id, run.episode
+    def _fail(self, id: EpisodeId, failed: Entry) -> None:
         self._ended_unreported.add(id)
-        failed = Failed(id=id, where=where, why=why, tokens=episode.length, tool_calls=episode.tool_calls)
-        self._outbox.put(Entry(failed, tuple(run.lost)))
+        self._outbox.put(failed)
+
+    async def _take_turn(self, order: TurnOrder) -> Said:
+        if order.journal:
+            return order.journal[-1]
+        id = order.id
+        async with self._policy.limits.within(order.limit_s):
+            said = await self._policy.generate(
+                Ask(prompt=order.prompt, turn=0, max_tokens=order.sampling.max_tokens or 1, constraint=None),
+                sampling=order.sampling,
+                stops=NO_STOPS,
+                seed=derive(self._seed, id.task, id.group, id.sample, order.draw),
+                priority=self._priority_of(id),
+                on_tokens=None,
+                stream=False,
+                cache=EpisodeCache(order.salt, self._policy.syncs),
+            )
+        _check(said, "the turn", finite=True)
+        self._outbox.put(Entry(Advanced(id=id, delta=said)))
+        return said
 
     async def _play(self, run: _Run) -> Result:
         order, limits = run.order, self._policy.limits
@@ -280,10 +325,7 @@ class EpisodeRunner:
             stream=order.level is EventLevel.TOKENS,
             cache=run.cache,
         )
-        if not len(said.token_ids):
-            raise EmptyCompletion(f"turn {ask.turn} has no token")
-        if order.graded and (wrong := int((~np.isfinite(said.logprobs)).sum())):
-            raise NotFinite(f"turn {ask.turn}: {wrong} of {len(said.logprobs)} log-probs of the engine are not finite")
+        _check(said, f"turn {ask.turn}", finite=order.graded)
         return said
 
     async def _call_of_grader(self, run: _Run, call: ToolCall) -> str:
@@ -302,3 +344,11 @@ class EpisodeRunner:
 
     def _count_retry(self) -> None:
         self.retried += 1
+
+
+def _check(said: Said, turn: str, *, finite: bool) -> None:
+    """Raises EmptyCompletion for a turn without a token and, if log-probs have to be `finite`, NotFinite."""
+    if not len(said.token_ids):
+        raise EmptyCompletion(f"{turn} has no token")
+    if finite and (wrong := int((~np.isfinite(said.logprobs)).sum())):
+        raise NotFinite(f"{turn}: {wrong} of {len(said.logprobs)} log-probs of the engine are not finite")

@@ -30,21 +30,28 @@ class PlainModel:
         self._llm, self._state, self._name, self._escaping = llm, state, name, escaping
 
     @classmethod
-    async def of(cls, llm: "AsyncLLM", model_dir: str, name: str, escaping: Escaping, tool_parser: str) -> "PlainModel":
+    async def of(
+        cls, llm: "AsyncLLM", model_dir: str, name: str, escaping: Escaping, tool_parser: str, *, strict: bool = True
+    ) -> "PlainModel":
+        """strict: whether the arguments of tool calls are made to follow their schemas."""
         from starlette.datastructures import State
         from vllm.entrypoints.launchers.api_server.app_state import init_app_state
         from vllm.entrypoints.launchers.cli_args import make_arg_parser
         from vllm.utils.argparse_utils import FlexibleArgumentParser
 
         words = ["--model", model_dir, "--served-model-name", name, "--enable-auto-tool-choice"]
-        # Strict tool calling: the arguments of calls follow their schemas.
-        words += ["--tool-call-parser", tool_parser, "--tool-strict-level", "parameter"]
+        words += ["--tool-call-parser", tool_parser, "--tool-strict-level", "parameter" if strict else "auto"]
         args: Any = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
         # The engine started from a temporary generation config, which the handlers would read again for defaults.
         llm.model_config.generation_config = "vllm"
         state = State()
         await init_app_state(llm, state, args, await llm.get_supported_tasks())
         return cls(llm, state, name, escaping)
+
+    @property
+    def renderer(self) -> Any:
+        """vLLM's OnlineRenderer, which makes the prompts of all handlers."""
+        return self._state.online_renderer
 
     def name_weights(self, fingerprint: str) -> None:
         """Sets the `system_fingerprint` of later answers."""
@@ -74,6 +81,12 @@ class PlainModel:
 
         request = self._request(AnthropicMessagesRequest, body, salt)
         return await self._ask(self._state.anthropic_serving_messages.create_messages, request)
+
+    async def respond(self, body: Json, salt: str) -> "Json | AsyncIterator[str]":
+        from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+
+        request = self._request(ResponsesRequest, body, salt)
+        return await self._ask(self._state.openai_serving_responses.create_responses, request)
 
     async def count_tokens(self, body: Json) -> Json:
         """Number of tokens of a request of the messages protocol."""

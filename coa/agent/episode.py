@@ -19,6 +19,7 @@ from coa.agent.journal import Delta, Journal, Observed, Said
 from coa.agent.lenient import Repair, read
 from coa.agent.profiles import PROFILES
 from coa.agent.profiles import profile as find_profile
+from coa.agent.programs.config import ProgramConfig
 from coa.bounds import Above0, AtLeast1
 from coa.tools.base import PLAIN, ToolCall, UseTool
 from coa.tools.layouts import LAYOUTS, layout_of
@@ -85,6 +86,8 @@ class AgentConfig:
     as from the tools of the published agents. Programs run again."""
     limits: Limits = field(default_factory=Limits)
     """Limits of one episode."""
+    program: ProgramConfig = field(default_factory=ProgramConfig)
+    """An agent that somebody else wrote, in place of the profiles."""
 
     def __post_init__(self) -> None:
         if not self.layouts or not set(self.layouts) <= LAYOUTS.keys():

@@ -1,6 +1,7 @@
 """Records of episodes and groups, as they are written to files and reported."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -32,6 +33,8 @@ class EpisodeRecord:
     oldest: int
     """Oldest version that sampled one of its tokens; ENVIRONMENT if no token was sampled."""
     newest: int
+    unused: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Number of the policy's responses that are not trained, by reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +59,8 @@ def tokens_sent(action_mask: np.ndarray) -> int:
 
 
 def record_of(scored: Scored) -> EpisodeRecord:
-    trajectory = scored.trajectory
-    sampled = trajectory.versions[trajectory.action_mask]
+    trajectory, contexts = scored.trajectory, scored.contexts
+    sampled = np.concatenate([context.versions[context.action_mask] for context in contexts])
     return EpisodeRecord(
         sample=trajectory.sample,
         grade=scored.grade,
@@ -70,9 +73,10 @@ def record_of(scored: Scored) -> EpisodeRecord:
         text=trajectory.text,
         turns=trajectory.turns,
         tool_calls=trajectory.tool_calls,
-        tokens=len(trajectory.token_ids),
-        policy_tokens=int(trajectory.action_mask.sum()),
-        tokens_sent=tokens_sent(trajectory.action_mask),
+        tokens=sum(len(context.token_ids) for context in contexts),
+        policy_tokens=len(sampled),
+        tokens_sent=sum(tokens_sent(context.action_mask) for context in contexts),
         oldest=int(sampled.min()) if len(sampled) else ENVIRONMENT,
         newest=int(sampled.max()) if len(sampled) else ENVIRONMENT,
+        unused=scored.unused,
     )

@@ -12,21 +12,22 @@ from coa.types import ENVIRONMENT, Floats, Mask, Sample, Scored, Status, Tokens
 def to_samples(
     group: Sequence[Scored], algorithm: Algorithm, number: int, *, mask_truncated: bool = False
 ) -> tuple[Sample, ...]:
-    """RL samples from a group's episodes, in order; `number` is the group's number in the run.
+    """RL samples from a group's episodes, in order, one for each context; `number` is the group's number in the run.
 
     mask_truncated: leaves out episodes that ran out of tokens; they still count in the advantages of the others."""
     return tuple(
         Sample(
-            token_ids=scored.trajectory.token_ids,
-            loss_mask=scored.trajectory.action_mask,
-            imitate=np.zeros(len(scored.trajectory.token_ids), np.float32),
-            reinforce=np.where(scored.trajectory.action_mask, advantage, np.float32(0)),
-            rollout_logprobs=scored.trajectory.logprobs,
-            versions=scored.trajectory.versions,
+            token_ids=context.token_ids,
+            loss_mask=context.action_mask,
+            imitate=np.zeros(len(context.token_ids), np.float32),
+            reinforce=np.where(context.action_mask, advantage, np.float32(0)),
+            rollout_logprobs=context.logprobs,
+            versions=context.versions,
             group=number,
         )
         for scored, advantage in zip(group, advantages_of(group, algorithm), strict=True)
         if is_trained(scored, mask_truncated=mask_truncated)
+        for context in scored.contexts
     )
 
 

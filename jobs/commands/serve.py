@@ -10,7 +10,7 @@ from pathlib import Path
 from cluster.resources import engine_demands
 from coa.serving.following import caution_of, start_of
 from jobs.commands.command import Demands, Job, local_path
-from jobs.recipe.checks import found_of
+from jobs.recipe.checks import found_of, refuse_program
 from jobs.recipe.findings import Findings
 from jobs.recipe.needs import tools_of
 from jobs.recipe.schema import Recipe
@@ -40,6 +40,7 @@ def check(
 
     found, folder = _served(config, model, follow, out, overrides)
     check_serving(found.serving)
+    refuse_program(found)
     return found_of(folder, (), found, tools_of(fill_in_names(found, folder, world_of(found)).profiles))
 
 

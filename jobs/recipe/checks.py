@@ -11,6 +11,7 @@ from cluster.resources import Demand, require, this_node
 from cluster.session import address_of
 from coa.agent.episode import Grammar
 from coa.agent.profiles import PROFILES
+from coa.agent.programs.config import check_program
 from coa.distill.dataset.shards import is_data_set
 from coa.distill.sources.demonstrations import check_data_file
 from coa.errors import UserError
@@ -55,6 +56,9 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> Findings:
     check_gpus(config)
     check_learners(config)
     check_names(config)
+    check_program(config.agent.program)
+    if config.agent.program.is_set and config.distils:
+        raise UserError("agent.program plays no team runs: set sft.steps=0, or sft.data to demonstrations of it")
     world = world_of(config)
     if mistake := world.mistake():
         raise UserError(mistake)
@@ -156,12 +160,20 @@ def check_attempts(model: Path, tasks: Sequence[Task], config: Recipe) -> Findin
 def check_asked(model: Path, task: Task, config: Recipe) -> Findings:
     """Raises UserError if the model can't answer the task, which is not graded; returns what was looked at."""
     check_secrets(config)
+    refuse_program(config)
     return found_of(model, (task,), config, check_services(config, set(), {task.profile}))
+
+
+def refuse_program(config: Recipe) -> None:
+    """Raises UserError for a program where the model's own agent answers."""
+    if config.agent.program.is_set:
+        raise UserError("agent.program is for `coa train`, `coa rl` and `coa evaluate`: leave it out here")
 
 
 def found_of(model: Path, tasks: Sequence[Task], config: Recipe, tools: Collection[str]) -> Findings:
     """Checks a model that attempts tasks, and these tools and graders; raises UserError."""
     check_gpus(config)
+    check_program(config.agent.program)
     of_tasks = [Finding(f"tasks ({number(len(tasks))})")] if tasks else []
     policy = served_model(model, config.agent, tasks)
     return (Finding("settings"), *of_tasks, policy, *unasked(config, services_of(config, (), tools)))

@@ -93,7 +93,8 @@ class SftConfig:
 
     steps: int | None = None
     """Number of training steps. None derives it from `epochs`, or takes 1000 if `epochs` is not set either. Set only
-    one of `steps` and `epochs`. 0 leaves distillation and fine-tuning out: RL begins at `model.path`."""
+    one of `steps` and `epochs`. 0 leaves distillation and fine-tuning out, whatever `epochs` is: RL begins at
+    `model.path`."""
     epochs: Above0 | None = None
     """Number of passes over the demonstrations, instead of `steps`. With 2.5, half of them are seen a third time."""
     batch: AtLeast1 = 64
@@ -112,7 +113,7 @@ class SftConfig:
     PATHS: ClassVar = ("data",)
 
     def __post_init__(self) -> None:
-        if self.steps is not None and self.epochs is not None:
+        if self.steps and self.epochs is not None:
             raise ValueError("steps and epochs are both set; set only one of them")
 
     @property

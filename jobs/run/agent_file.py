@@ -29,7 +29,12 @@ MODEL = "model"
 
 
 def write_agent(model: Path, agent: AgentConfig) -> None:
-    write_atomically(model / AGENT_FILE, json.dumps(asdict(agent), indent=2, default=_plain))
+    write_atomically(model / AGENT_FILE, json.dumps(_of_model(asdict(agent)), indent=2, default=_plain))
+
+
+def _of_model(agent: JsonView) -> Json:
+    """Without the program: a model's folder may come from anywhere, and must not say what is run here."""
+    return {name: value for name, value in agent.items() if name != "program"}
 
 
 def _plain(value: object) -> str:
@@ -49,7 +54,7 @@ def agent_of(model: Path, default: AgentConfig, overrides: Sequence[str] = ()) -
     """
     config_in(model)  # which raises an error that says what is there in its place
     path = model / AGENT_FILE
-    return _changed(read_object(path), str(path), overrides) if path.exists() else default
+    return _changed(_of_model(read_object(path)), str(path), overrides) if path.exists() else default
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from actors.messages import Ended, EpisodeId, EpisodeOrder, Event, EventBatch, Terminal
-from coa.types import Scored
+from actors.messages import Ended, EpisodeId, Event, EventBatch, Order, Terminal
 
 
 class Driver:
@@ -23,7 +22,7 @@ class Driver:
         self.events += batch.events
         return batch
 
-    async def play(self, orders: Sequence[EpisodeOrder]) -> list[Scored]:
+    async def play(self, orders: Sequence[Order]) -> list[Any]:
         """What became of the orders, in order; others may be played at the same time."""
         ids = [order.id for order in orders]
         ended = [self._waiting.setdefault(id, asyncio.get_running_loop().create_future()) for id in ids]

@@ -9,7 +9,7 @@ import copy
 import random
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,9 +26,12 @@ from actors.messages import (
     Event,
     EventBatch,
     Failed,
+    Order,
     Probe,
     Publication,
+    Result,
     SyncReport,
+    TurnOrder,
 )
 from actors.rollout.clocks import BusyReport
 from actors.rollout.config import SamplingConfig
@@ -102,7 +105,8 @@ class FakeTools:
 
 def observed(episode: EpisodeId, turn: int) -> Tokens:
     """The result of a call."""
-    return np.asarray([derive(replace(episode, serial=0), turn) % 1000, 7], np.int32)
+    name = f"EpisodeId(task={episode.task!r}, group={episode.group}, sample={episode.sample}, serial=0)"
+    return np.asarray([derive(name, turn) % 1000, 7], np.int32)
 
 
 @dataclass
@@ -159,7 +163,7 @@ class FakeEngine:
         """Whether its place was given back."""
         self.version: int | None = None
         self.loaded: list[int] = []
-        self.started: list[EpisodeOrder] = []
+        self.started: list[Order] = []
         self.starts = 0
         """Calls of `start`."""
         self.cancelled: list[EpisodeId] = []
@@ -181,7 +185,7 @@ class FakeEngine:
         self._new = asyncio.Event()
         self._tokens = self._generating = 0
         self._episodes: dict[EpisodeId, asyncio.Task[None]] = {}
-        self._results: dict[EpisodeId, Scored] = {}
+        self._results: dict[EpisodeId, Result] = {}
 
     # --- what is done to it ---------------------------------------------------------------------------------------
 
@@ -224,7 +228,7 @@ class FakeEngine:
     async def signs(self) -> int:
         return self._world.signs()
 
-    async def start(self, orders: Sequence[EpisodeOrder], heard: int) -> None:
+    async def start(self, orders: Sequence[Order], heard: int) -> None:
         self.starts += 1
 
         async def begin() -> None:
@@ -232,7 +236,8 @@ class FakeEngine:
             for order in orders:
                 if order.id not in self._episodes and order.id not in self._results:
                     self.started.append(order)
-                    episode = self._episodes[order.id] = asyncio.ensure_future(self._play(order))
+                    work = self._take_turn(order) if isinstance(order, TurnOrder) else self._play(order)
+                    episode = self._episodes[order.id] = asyncio.ensure_future(work)
                     episode.add_done_callback(self._ended)
 
         await self._call(begin)
@@ -280,8 +285,8 @@ class FakeEngine:
 
         return await self._call(poll)
 
-    def take(self, ids: Sequence[EpisodeId]) -> Sequence[Awaitable[Scored]]:
-        async def one(episode: EpisodeId) -> Scored:
+    def take(self, ids: Sequence[EpisodeId]) -> Sequence[Awaitable[Result]]:
+        async def one(episode: EpisodeId) -> Result:
             return self._results[episode]
 
         return [asyncio.ensure_future(self._call(partial(one, episode))) for episode in ids]
@@ -394,6 +399,14 @@ class FakeEngine:
         self._episodes.pop(order.id)
         self._emit(Ended(id=order.id))
 
+    async def _take_turn(self, order: TurnOrder) -> None:
+        said = order.journal[-1] if order.journal else await self._say(order, order.draw, ())
+        if not order.journal:
+            self._emit(Advanced(id=order.id, delta=said))
+        self._results[order.id] = said
+        self._episodes.pop(order.id)
+        self._emit(Ended(id=order.id))
+
     async def _use_tool(self, episode: EpisodeId, turn: int) -> Tokens:
         for _ in range(self._world.tools.tries - 1):
             try:
@@ -402,7 +415,7 @@ class FakeEngine:
                 self.retried += 1
         return await self._world.tools.call(episode, turn)
 
-    async def _say(self, order: EpisodeOrder, turn: int, journal: Sequence[Delta]) -> Said:
+    async def _say(self, order: Order, turn: int, journal: Sequence[Delta]) -> Said:
         """Its first token is the turn's number."""
         assert (order.id, turn) not in self._world.delivered, "a finished turn is not sampled again"
         shown = journal[-1].token_ids.tolist() if journal else []

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from actors.messages import EpisodeId, EpisodeOrder, Event, Terminal
+from actors.messages import EpisodeId, EpisodeOrder, Event, Order, Terminal
 from actors.outbox import Outbox
 from actors.rollout.clocks import TimeLimits
 from actors.rollout.config import SamplingConfig
@@ -120,7 +120,7 @@ class Runner:
         while len(self.ended) < count:
             await self.read()
 
-    async def play(self, orders: Iterable[EpisodeOrder]) -> list[Terminal]:
+    async def play(self, orders: Iterable[Order]) -> list[Terminal]:
         """All of them; returns their terminal events."""
         before, orders = len(self.ended), list(orders)
         self.runner.start(orders)

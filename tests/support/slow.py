@@ -20,7 +20,9 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     ),
     "cluster": ("tests/cluster",),
     "stages": ("tests/jobs/stages", "tests/jobs/teachers"),
-    "runs": tuple(_JOBS + name for name in ("api", "documented", "loop_example", "own_tasks", "security", "trained")),
+    "runs": tuple(
+        _JOBS + name for name in ("api", "documented", "loop_example", "own_tasks", "programs", "security", "trained")
+    ),
     "serve": tuple(_JOBS + name for name in ("follow", "replicas", "serv", "strangers", "submit_real")),
     "faults": ("tests/jobs/faults",),
     "chaos": ("tests/benchmarks/chaos",),

@@ -122,3 +122,8 @@ shared_fraction
 
 # Registered by their module and name.
 Ablated
+
+# What vLLM's handlers ask an engine for.
+input_processor
+check_admission
+is_tracing_enabled

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from actors.messages import EpisodeId, EpisodeOrder
 from cluster.pool import Player
@@ -48,7 +49,10 @@ class Group:
         credit = credit_of(algorithm)
         if credit is None or (credit is Credit.relative and len(kept) < len(self.episodes)):
             return []
-        return of_credit(self.number, samples, [episode.reward for episode in kept], credit)
+        # All contexts of an episode have its advantage.
+        firsts = accumulate((len(episode.contexts) for episode in kept[:-1]), initial=0)
+        mains = [samples[first] for first in firsts]
+        return of_credit(self.number, mains, [episode.reward for episode in kept], credit)
 
 
 def credit_of(algorithm: Algorithm) -> Credit | None:

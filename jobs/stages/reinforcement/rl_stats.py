@@ -253,10 +253,12 @@ def episode_metrics(groups: Sequence[GroupRecord]) -> dict[str, float]:
     rewards: dict[str, list[float]] = defaultdict(list)
     for group in groups:
         rewards[group.task.family] += group.rewards
+    unused = sum((Counter(episode.unused) for episode in episodes), Counter[str]())
     return {
         **means(episodes),
         **lengths(episodes),
         **{f"reward/{family}": fmean(values) for family, values in sorted(rewards.items()) if values},
+        **{f"unused/{reason}": count for reason, count in sorted(unused.items())},
     }
 
 

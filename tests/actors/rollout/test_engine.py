@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from vllm import SamplingParams
 
 from actors.learner.config import ModelConfig
 from actors.learner.model.load import load_model
@@ -23,13 +24,14 @@ from actors.messages import (
     EventLevel,
     Probe,
     Streamed,
+    TurnOrder,
 )
 from actors.outbox import pace_of
 from actors.rollout.config import EngineConfig, SamplingConfig
 from actors.rollout.engine import RolloutEngine
 from actors.weights.manifest import serialise
 from coa.agent.episode import Grammar
-from coa.agent.journal import Journal
+from coa.agent.journal import Journal, Said
 from coa.errors import SyncError
 from coa.grading.rewards import RewardConfig
 from coa.learning.algorithms.grpo import Grpo
@@ -195,6 +197,38 @@ def test_episodes_in_flight_go_on_under_new_weights_with_exact_logprobs(bench: B
 async def first_tokens(bench: Bench) -> None:
     """Returns once a short request has been answered: the others are under way then."""
     await bench.engine.logprobs(np.array([1, 2, 3], np.int32))
+
+
+def test_a_turn_of_a_program_has_the_learners_log_probs(bench: Bench) -> None:
+    prompt = np.array([9, 8, 7, 6], np.int32)
+
+    async def ask(call: int, **how: Any) -> Said:
+        sampling = SamplingParams(**{"max_tokens": 12, "temperature": 1.0, **how})
+        order = TurnOrder(id=EpisodeId("t", 0, 0, call=call), prompt=prompt, sampling=sampling, draw=5)
+        [said] = await bench.driver.play([order])
+        assert isinstance(said, Said)
+        return said
+
+    first, again = bench.run(ask(1)), bench.run(ask(2))
+    assert first.token_ids.tolist() == again.token_ids.tolist(), "the seed is that of what it draws"
+    length = len(first.token_ids)
+    whole = np.concatenate([prompt, first.token_ids])
+    [sample] = [
+        Sample(
+            token_ids=whole,
+            loss_mask=np.arange(len(whole)) >= len(prompt),
+            imitate=np.zeros(len(whole), np.float32),
+            reinforce=np.zeros(len(whole), np.float32),
+            rollout_logprobs=np.zeros(len(whole), np.float32),
+            versions=np.zeros(len(whole), np.int32),
+        )
+    ]
+    assert np.abs(bench.logprobs(sample) - first.logprobs).max() < 1e-4
+    assert first.versions == ((bench.version, length),)
+    stopped = bench.run(ask(3, stop_token_ids=[int(first.token_ids[2])]))
+    assert (stopped.token_ids.tolist(), stopped.ended) == (first.token_ids[:3].tolist(), True)
+    biased = bench.run(ask(4, logit_bias={11: 100.0}, max_tokens=3))
+    assert (biased.token_ids.tolist(), biased.ended) == ([11] * 3, False)
 
 
 # --- orders and events ------------------------------------------------------------------------------------------------

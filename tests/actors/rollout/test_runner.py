@@ -4,12 +4,16 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-from actors.messages import Advanced, Ended, EventLevel, Streamed
+import numpy as np
+
+from actors.messages import Advanced, Ended, EpisodeId, EventLevel, Failed, Streamed, TurnOrder
 from coa.agent.episode import Episode
 from coa.agent.journal import Delta, Said
-from coa.errors import ToolDown
+from coa.errors import EngineDied, ToolDown
 from coa.tools.base import ToolCall
 from coa.types import Scored, Trajectory
 from tests.support.executors import Answering
@@ -225,5 +229,69 @@ def test_a_call_is_done_for_good_once_the_reader_has_its_observation() -> None:
         await runner.until_ended(1)
         await runner.play([order(1)])
         assert {(id.episode.task, id.turn) for id in executor.ids} >= {("t0", 1), ("t0", 2)}
+
+    asyncio.run(go())
+
+
+# --- single turns -----------------------------------------------------------------------------------------------------
+
+
+def turn(draw: int = 0, **named: Any) -> TurnOrder:
+    sampling: Any = SimpleNamespace(max_tokens=50)
+    prompt = np.array([5, 6], np.int32)
+    return TurnOrder(id=EpisodeId("t0", 0, 0, call=1), prompt=prompt, sampling=sampling, draw=draw, **named)
+
+
+def test_a_single_turn_is_an_event_and_a_result() -> None:
+    async def go() -> None:
+        runner = Runner(Answering(echo), policy=Saying((PLAN, SEARCH)))
+        one = turn()
+        assert await runner.play([one]) == [Ended(id=one.id)]
+        said = runner.runner.results[one.id]
+        assert isinstance(said, Said)
+        assert journal_of(runner, one.id) == (said,)
+        assert tag_codec().decode(said.token_ids) == "<plan> p</plan><wiki_search> x</wiki_search>"
+
+    asyncio.run(go())
+
+
+def test_a_turn_that_another_engine_has_finished_is_not_sampled_again() -> None:
+    async def go() -> None:
+        runner = Runner(Answering(echo), policy=Saying((PLAN, SEARCH)))
+        await runner.play([turn()])
+        said = runner.runner.results[turn().id]
+        assert isinstance(said, Said)
+        other = Runner(Answering(echo))
+        await other.play([turn(journal=(said,))])
+        assert other.runner.results[turn().id] is said
+        assert other.policy.seeds == []
+
+    asyncio.run(go())
+
+
+def test_the_seed_of_a_turn_depends_on_what_it_draws() -> None:
+    async def seed(order: TurnOrder) -> int:
+        runner = Runner(Answering(echo), policy=Saying((PLAN, SEARCH)))
+        await runner.play([order])
+        return runner.policy.seeds[0]
+
+    async def go() -> None:
+        first = await seed(turn(1))
+        assert first == await seed(turn(1))
+        assert first == await seed(replace(turn(1), id=EpisodeId("t0", 0, 0, serial=3, call=9)))
+        assert first != await seed(turn(2))
+
+    asyncio.run(go())
+
+
+def test_a_turn_that_fails_is_told_with_its_length() -> None:
+    class Broken(Saying):
+        async def generate(self, ask: Any, **how: Any) -> Said:
+            raise EngineDied("gone")
+
+    async def go() -> None:
+        runner = Runner(Answering(echo), policy=Broken())
+        [failed] = await runner.play([turn()])
+        assert failed == Failed(id=turn().id, where="EngineDied", why="gone", tokens=2, tool_calls=0)
 
     asyncio.run(go())

@@ -108,6 +108,7 @@ def test_a_recipe_says_steps_or_epochs_and_never_both() -> None:
     assert (sft.steps, sft.steps_of(7607)) == (None, 75)
     assert load(Recipe, None, ["sft.steps=7"]).sft.steps_of(7607) == 7
     assert load(Recipe).sft.steps_of(7607) == 1000
+    assert load(Recipe, None, ["sft.steps=0", "sft.epochs=2.5"]).sft.skipped
     with pytest.raises(UserError, match=r"sft\.steps and epochs are both set"):
         load(Recipe, None, ["sft.steps=7", "sft.epochs=2.5"])
     with pytest.raises(UserError, match=r"sft\.epochs is 0, expected more than 0"):

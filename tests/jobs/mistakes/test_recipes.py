@@ -7,7 +7,7 @@ import pytest
 
 from coa.config import load
 from coa.errors import UserError
-from jobs.recipe.checks import check_run
+from jobs.recipe.checks import check_run, refuse_program
 from jobs.recipe.find import find_recipe
 from jobs.recipe.schema import Recipe
 from tests.support.mistakes import ROW, mistake, tasks_file
@@ -214,3 +214,23 @@ def test_what_nothing_can_be_learnt_by(here: Path, override: str, said: str, cap
 def test_a_value_needs_no_group(here: Path) -> None:
     check_run(load(Recipe, find_recipe("tiny"), ["run_dir=run", "rl.algorithm=ppo", "rl.group=1"]))
     check_run(load(Recipe, find_recipe("tiny"), ["run_dir=run", "rl.sampling.temperature=0.7"]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["sft.steps=0", "agent.program.command=[no-such-program]"], "no program 'no-such-program' is found"),
+        (["sft.steps=0", "agent.program.function=no_such.agent:run"], "no_such.agent can't be imported"),
+        (["agent.program.function=docs.examples.two_calls"], "expected MODULE:FUNCTION"),
+        (["agent.program.function=docs.examples.two_calls:run"], "agent.program plays no team runs: set sft.steps=0"),
+    ],
+)
+def test_programs(settings: list[str], told: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert told in mistake(capfd, "train", "--recipe", "tiny", "run_dir=run", *settings)
+    assert list(here.iterdir()) == []
+
+
+def test_a_program_where_the_models_own_agent_answers() -> None:
+    config = load(Recipe, find_recipe("tiny"), ["agent.program.function=docs.examples.two_calls:run"])
+    with pytest.raises(UserError, match=r"agent\.program is for `coa train`, `coa rl` and `coa evaluate`"):
+        refuse_program(config)

@@ -1,6 +1,7 @@
 """How a model is asked, kept beside it: what was kept holds, and what a command says of it wins."""
 
 import io
+import json
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -8,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from coa.agent.episode import AgentConfig, Grammar, Limits
+from coa.agent.programs.config import ProgramConfig
 from coa.config import dump, load
 from coa.errors import UserError
 from coa.tasks.worlds import WORLDS, NoWorld, Settings
 from jobs.recipe.schema import Recipe
 from jobs.run.agent_file import (
+    AGENT_FILE,
     agent_of,
     as_trained,
     caution_about_agent,
@@ -58,6 +61,17 @@ def test_what_a_command_says_wins_also_where_it_says_the_default(model: Path) ->
     agent = agent_of(model, AgentConfig(), said)
     limits = Limits(max_turns=8, max_tokens=100)
     assert agent == AgentConfig(instructed=True, grammar=Grammar.enforce, layouts=("plain", "json"), limits=limits)
+
+
+def test_a_models_folder_names_no_program(model: Path) -> None:
+    """It may come from anywhere, and whoever tries a model would run it."""
+    program = ProgramConfig(command=("python", "agent.py"))
+    write_agent(model, replace(KEPT, program=program))
+    assert "agent.py" not in (model / AGENT_FILE).read_text()
+    (model / AGENT_FILE).write_text(json.dumps({"instructed": False, "program": {"command": ["rm", "-r", "."]}}))
+    assert agent_of(model, AgentConfig()) == AgentConfig(instructed=False)
+    asked = agent_of(model, AgentConfig(), ["agent.program.command=[python,agent.py]"])
+    assert asked == AgentConfig(instructed=False, program=program)
 
 
 def test_an_unknown_layout_names_the_known_ones(model: Path) -> None:

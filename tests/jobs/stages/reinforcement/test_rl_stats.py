@@ -224,3 +224,15 @@ def test_what_engines_computed_again_is_told_since_the_last_step() -> None:
         "recomputed_fraction": 0.1,
     }
     assert stats.prefill(CacheStats(preemptions=5, prefill=300, recomputed=60)) == {"preemptions": 0}
+
+
+def test_responses_of_programs_that_are_not_trained_are_counted_by_reason() -> None:
+    groups = [
+        group("calc", [0.0, 1.0], unused={"retried": 2}),
+        group("calc", [1.0], unused={"retried": 1, "auxiliary": 4}),
+    ]
+    found = episode_metrics(groups)
+    assert {name: value for name, value in found.items() if name.startswith("unused/")} == {
+        "unused/auxiliary": 4,
+        "unused/retried": 5,
+    }

@@ -1,0 +1,1 @@
+"""Agents that somebody else wrote, as episodes: programs that ask the policy by themselves."""
