@@ -15,7 +15,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from actors.messages import EpisodeOrder
+from actors.messages import Order
 from cluster.engine_actor import Engine, fault_of, why_of
 from cluster.health import Fault, HealthConfig, PoolConfig, State
 from cluster.pool import OTHERS_S
@@ -234,7 +234,7 @@ def test_a_defect_in_what_goes_on_beside_is_raised_too() -> None:
         world = FakeWorld()
         async with pool_of(world, 1) as pool:
 
-            async def start(orders: Sequence[EpisodeOrder], heard: int) -> None:
+            async def start(orders: Sequence[Order], heard: int) -> None:
                 raise TypeError("it can not be pickled")
 
             world.engines[0].start = start

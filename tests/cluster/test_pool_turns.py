@@ -8,6 +8,8 @@ import pytest
 
 from actors.messages import EpisodeId, TurnOrder
 from cluster.health import PoolConfig
+from cluster.in_flight import EpisodeInFlight
+from coa.agent.journal import Said
 from coa.errors import EpisodeFailed
 from coa.planning.admission import Load
 from coa.types import Scored
@@ -85,3 +87,13 @@ def test_a_turn_that_nobody_waits_for_any_more_is_cancelled() -> None:
             assert world.engines[0].cancelled == [turn_of(1).id]
 
     in_virtual_time(go())
+
+
+def test_a_turn_that_was_finished_where_the_engine_died_goes_on_as_it_is() -> None:
+    turn = EpisodeInFlight(turn_of(1))
+    assert turn.rest() == turn.order
+    said = Said(token_ids=np.array([1], np.int32), logprobs=np.zeros(1, np.float32), versions=((0, 1),), ended=True)
+    turn.journal.append(said)
+    rest = turn.rest()
+    assert isinstance(rest, TurnOrder)
+    assert rest.journal == (said,)

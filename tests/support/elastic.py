@@ -27,7 +27,7 @@ import psutil
 import ray
 
 from actors.learner.buffer import Finished, Started, Stepped
-from actors.messages import EpisodeId, EpisodeOrder, EventBatch, Publication, SyncReport
+from actors.messages import EpisodeId, EpisodeOrder, EventBatch, Publication, Result, SyncReport
 from actors.rollout.clocks import BusyReport
 from actors.tools.dispatcher import ToolDispatcher
 from actors.tools.executor import ExecutorConfig
@@ -138,7 +138,7 @@ class StubEngine:
     async def events(self, after: int, wait_s: float) -> EventBatch:
         return await self._one.events(after, wait_s)
 
-    async def take(self, ids: Sequence[EpisodeId]) -> tuple[Scored, ...]:
+    async def take(self, ids: Sequence[EpisodeId]) -> tuple[Result, ...]:
         return tuple([await one for one in self._one.take(ids)])
 
     async def acknowledge(self, ids: Sequence[EpisodeId]) -> None:

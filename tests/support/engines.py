@@ -163,7 +163,7 @@ class FakeEngine:
         """Whether its place was given back."""
         self.version: int | None = None
         self.loaded: list[int] = []
-        self.started: list[Order] = []
+        self.started: list[EpisodeOrder] = []
         self.starts = 0
         """Calls of `start`."""
         self.cancelled: list[EpisodeId] = []
@@ -235,8 +235,11 @@ class FakeEngine:
             assert not self.asleep, "it has no memory to play in"
             for order in orders:
                 if order.id not in self._episodes and order.id not in self._results:
-                    self.started.append(order)
-                    work = self._take_turn(order) if isinstance(order, TurnOrder) else self._play(order)
+                    if isinstance(order, TurnOrder):
+                        work = self._take_turn(order)
+                    else:
+                        self.started.append(order)
+                        work = self._play(order)
                     episode = self._episodes[order.id] = asyncio.ensure_future(work)
                     episode.add_done_callback(self._ended)
 

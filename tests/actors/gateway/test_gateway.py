@@ -85,6 +85,8 @@ def test_a_reply_that_comes_back_is_the_tokens_that_were_sampled(bench: Bench) -
     last = session.calls[-1]
     assert last.read.endswith("And 1 ?[assistant]")
     assert last.read.count("thought") == 2
+    end = int(last.said.token_ids[-1])
+    assert last.prompt.tolist().count(end) == 5, "the policy ends its replies, and the template the others"
     token_ids = bench.policy.said[0].token_ids
     assert len(token_ids) > len(bench.policy._tokenizer.encode(session.calls[0].text)), "no tokenizer writes it so"
 

@@ -68,7 +68,11 @@ def test_what_was_changed_or_is_offered_other_tools_continues_nothing() -> None:
     known.add(conversation(USER), REPLY, call(0, "u", "a"))
     assert known.continued(conversation(USER, {**REPLY, "content": "No"}, USER)) is None
     assert known.continued(conversation({**USER, "content": "Ho"}, REPLY, USER)) is None
-    assert known.continued(conversation(USER, REPLY, USER, tools=[{"type": "function"}])) is None
+    tools = [{"type": "function"}]
+    assert known.continued(conversation(USER, REPLY, USER, tools=tools)) is None
+    with_tools = call(1, "v", "a")
+    known.add(conversation(USER, tools=tools), REPLY, with_tools)
+    assert known.continued(conversation(USER, REPLY, USER, tools=tools)) == (1, with_tools)
 
 
 def test_of_two_calls_with_the_same_reply_the_later_one_is_continued() -> None:

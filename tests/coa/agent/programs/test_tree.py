@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -103,6 +104,19 @@ def test_what_nothing_came_of_is_auxiliary() -> None:
 def test_a_call_can_not_continue_what_was_not_answered_yet() -> None:
     calls = [call(0, "u", "a", at=(0, 9), tool=True), call(1, "uat", "b", at=(1, 2))]
     assert parents_of(calls) == {0: None, 1: None}
+
+
+def test_a_constrained_response_is_context_and_not_trained() -> None:
+    calls = [call(0, "u", "a"), replace(call(1, "uat", "b"), free=False), call(2, "uatbv", "c")]
+    forest = forest_of(calls, "c")
+    assert (shown(forest), forest.unused) == ([([0, 1, 2], [0, 2])], {1: Unused.CONSTRAINED})
+    assert forest.paths[0].arrays()[1].tolist() == [False, True, False, False, False, True]
+
+
+def test_where_nothing_is_trained_the_path_of_the_last_call_is_left() -> None:
+    calls = [replace(call(number, "uv"[number], "a", tool=True), free=False) for number in range(2)]
+    forest = forest_of(calls, "a")
+    assert (shown(forest), forest.unused) == ([([1], [])], dict.fromkeys((0, 1), Unused.CONSTRAINED))
 
 
 def test_no_call_is_no_path() -> None:
