@@ -136,7 +136,7 @@ def test_what_vllm_knows_may_be_passed_on() -> None:
 
 
 def test_gpus_that_the_build_can_not_use_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_on_cpu", lambda: True)
+    monkeypatch.setattr(device, "on_cpu", lambda: True)
     with pytest.raises(UserError, match=r"^placement\.engine_gpus is 0\.5, and the installed vLLM is built for CPUs: "):
         device.start_llm("model", EngineConfig(), max_tokens=10, tag_tokens=frozenset(), gpus=0.5)
 
