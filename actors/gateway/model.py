@@ -9,19 +9,20 @@ way. So a prompt that continues a recorded call is made of that call's tokens an
 reply; only that is tokenized.
 """
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from actors.gateway.session import OutOfBudget, Request, as_tokens
+from actors.gateway.session import OutOfBudget, Request, as_tokens, tools_of
 from actors.rollout.config import EngineConfig
 from actors.rollout.device import arguments, engine_args, on_cpu
 from actors.serving.plain import PlainModel
 from coa.agent.codec import Codec
-from coa.agent.journal import Said
 from coa.agent.programs.conversation import Conversation
 from coa.agent.programs.tree import Call
+from coa.errors import UserError
 from coa.json_object import Json, JsonView
 from coa.serving.escaping import Escaping
 from coa.serving.faults import invalid
@@ -134,12 +135,14 @@ class _Rendering:
         )
         current = CURRENT.get()
         asked = current.conversation = Conversation.of(plain, tool_dicts)
-        current.replied = lambda said, text: self._reply(request, parser, said, text)
+        current.messages, current.tools = plain, [_given(tool) for tool in tool_dicts or ()]
+        current.reply_of = lambda said, text: self._reply(request, parser, said.token_ids, text)
+        params = request.build_chat_params(template, form).with_defaults(
+            {**(options or {}), "tools": tool_dicts, "tokenize": False}
+        )
+        current.turn_of = lambda reply, stops: self._turn(request, parser, plain, reply, stops, params)
         if (found := current.session.conversations.continued(asked)) is not None:
             place, call = found
-            params = request.build_chat_params(template, form).with_defaults(
-                {**(options or {}), "tools": tool_dicts, "tokenize": False}
-            )
             replaced = [*plain[:place], {"role": ASSISTANT, "content": REPLY}, *plain[place + 1 :]]
             if (behind := await self._text_behind_reply(replaced, params)) is not None:
                 prompt["prompt_token_ids"] = self._continued(call, behind)
@@ -156,25 +159,70 @@ class _Rendering:
         _, found, behind = str(rendered.get("prompt", "")).partition(REPLY)
         return behind if found and REPLY not in behind else None
 
+    async def _turn(
+        self, request: Any, parser: Any, messages: list[Json], reply: Json, stops: Sequence[str], params: Any
+    ) -> Tokens:
+        """The tokens with which the policy would have said a reply to the messages, the one that ends it included."""
+        whole = replace(params, chat_template_kwargs={**params.chat_template_kwargs, "add_generation_prompt": False})
+        _, asked = await self._renderer.renderer.render_messages_async(messages, params)
+        [escaped] = self._escaping.request({"messages": [reply]})["messages"]
+        _, rendered = await self._renderer.renderer.render_messages_async([*messages, escaped], whole)
+        prompt, text = str(asked["prompt"]), str(rendered["prompt"])
+        tokenizer = self._renderer.renderer.get_tokenizer()
+        special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+        tokens = self._encoded(text.removeprefix(prompt))
+        last = max((place for place, token in enumerate(tokens) if token in special), default=None)
+        if not text.startswith(prompt) or last is None:
+            raise UserError(
+                "the model's chat template does not write a reply behind its prompt and end it with a special token, "
+                "so that replies of a teacher can't be trained"
+            )
+        turn = as_tokens(tokens[: last + 1])
+        said = tokenizer.decode(tokens[:last], skip_special_tokens=getattr(request, "skip_special_tokens", True))
+        if tools_of(self._reply(request, parser, turn, said)) != tools_of(reply):
+            raise UserError(
+                f"agent.program.tool_parser does not read the calls of tools as the model's chat template writes them: "
+                f"{said!r}"
+            )
+        ends = (
+            place for place in range(1, last + 1) if any(stop in tokenizer.decode(tokens[:place]) for stop in stops)
+        )
+        return turn[: next(ends, last + 1)] if any(stop in said for stop in stops) else turn
+
+    def _encoded(self, text: str) -> list[int]:
+        """The tokens of a text with marks in it."""
+        return self._renderer.renderer.get_tokenizer().backend_tokenizer.encode(text, add_special_tokens=False).ids
+
     def _continued(self, call: Call, behind: str) -> list[int]:
-        tokens = self._renderer.renderer.get_tokenizer().encode(behind, add_special_tokens=False)
+        tokens = self._encoded(behind)
         whole = call.whole.tolist()
         # The policy has ended its reply with the token with which the template ends it.
         return [*whole, *(tokens[1:] if call.said.ended and tokens[:1] == whole[-1:] else tokens)]
 
-    def _reply(self, request: Any, parser: Any, said: Said, text: str) -> JsonView:
+    def _reply(self, request: Any, parser: Any, turn: Tokens, text: str) -> JsonView:
         """The message that the handler makes of a turn."""
         if parser is None:
             message: Json = {"role": ASSISTANT, "content": text}
         else:
             reading = parser(self._renderer.renderer.get_tokenizer(), getattr(request, "tools", None))
             _, content, calls = reading.parse(
-                text, request, enable_auto_tools=True, model_output_token_ids=said.token_ids.tolist()
+                text, request, enable_auto_tools=True, model_output_token_ids=turn.tolist()
             )
             functions = [{"function": {"name": call.name, "arguments": call.arguments}} for call in calls or ()]
             message = {"role": ASSISTANT, "content": content or "", "tool_calls": functions}
         [escaped] = self._escaping.request({"messages": [message]})["messages"]
         return escaped
+
+
+def _given(value: Any) -> Any:
+    """A JSON value without the fields that are not set."""
+    match value:
+        case dict():
+            return {name: _given(one) for name, one in value.items() if one is not None}
+        case list():
+            return [_given(one) for one in value]
+        case _:
+            return value
 
 
 def _json(value: Any) -> Any:

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from actors.gateway.process import Exited, environment, run_program
+from actors.gateway.functions import FunctionHost
+from actors.gateway.process import Exited, environment, run_command
 from actors.gateway.server import Gateway
 from actors.gateway.session import Session, TakeTurn
 from actors.messages import EVALUATION, CallId, EpisodeOrder
@@ -18,6 +20,8 @@ from coa.tools.base import ToolCall
 from coa.tools.client import RetryConfig, ToolCaller
 from coa.types import Scored, Status, Trajectory
 
+TRY_AGAIN = 75
+"""Exit status of a program that can't go on for reasons that are not the policy's: EX_TEMPFAIL of <sysexits.h>."""
 SHOWN = 400
 """Characters of a program's last words in a failure."""
 
@@ -45,49 +49,74 @@ class ProgramPlayer:
         reward: RewardConfig,
         retry: RetryConfig,
         at_once: int,
+        say: Callable[[str], None],
     ) -> None:
-        """address: of the gateway, without a path."""
+        """address: of the gateway, without a path. say: called once for each kind of warning."""
         self._gateway, self._address, self._take_turn = gateway, address, take_turn
         self._tools, self._codec, self._reward, self._retry = tools, codec, reward, retry
         self._places = asyncio.Semaphore(at_once)
+        self._say, self._said = say, set[str]()
+        self._hosts: dict[str, FunctionHost] = {}
         self._works = False
         """Whether a program has ever asked the policy."""
 
     async def play(self, order: EpisodeOrder) -> Scored:
-        """Plays an episode. Raises EpisodeFailed if the program crashes or takes too long, which in an evaluation is an
-        episode without an answer; and if it asks the policy nothing, or the policy can't answer it. Raises UserError
-        if no program has ever asked the policy."""
+        """Plays an episode. Raises EpisodeFailed if the program asks the policy nothing, or the policy can't answer it;
+        and, which in an evaluation is an episode without an answer, if it takes too long, is killed, or ends with
+        TRY_AGAIN. Raises UserError if no program has ever asked the policy."""
         session = Session(order, self._take_turn)
         async with self._places:
             try:
                 with self._gateway.session(session) as key:
                     ended = await self._run(session, environment(self._address, key))
-                if session.failure is not None:
-                    raise session.failure
             except InfrastructureError as error:
                 raise _failed(session, error) from error
         forest = forest_of(session.calls, ended.answer, auxiliary=order.agent.program.auxiliary)
         return await self._score(session, ended, forest)
 
     async def _run(self, session: Session, variables: dict[str, str]) -> Ended:
-        """Runs the program; raises ProgramFailed, and EpisodeTimeout in training."""
+        """Runs the program; raises ProgramFailed, EpisodeTimeout in training, and the failure of a call."""
         order = session.order
         try:
             async with asyncio.timeout(order.limit_s):
-                exited = await run_program(order.agent.program, order.task, variables)
+                exited = await self._exited(order, variables)
         except TimeoutError as error:
             if order.id.group != EVALUATION or not session.calls:
                 raise EpisodeTimeout(f"{order.limit_s:g} s were not enough") from error
             return Ended(Status.TRUNCATED, "")
         self._works |= bool(session.calls)
-        if not session.calls and session.failure is None:
+        if session.failure is not None:
+            raise session.failure
+        if not session.calls:
             problem = f"{_last_words(exited)}; it asked the policy nothing"
             raise ProgramFailed(problem) if self._works else UserError(f"agent.program: {problem}")
         if exited.status and not session.exhausted and order.id.group != EVALUATION:
-            raise ProgramFailed(_last_words(exited))
+            if exited.status == TRY_AGAIN or exited.status < 0 or not session.calls:
+                raise ProgramFailed(_last_words(exited))
+            self._say_once(
+                "crash",
+                f"a program that fails after a reply counts as one without an answer: {_last_words(exited)}; with the "
+                f"status {TRY_AGAIN}, the episode would be played again (docs/programs.md)",
+            )
         if exited.answer and not exited.status:
             return Ended(Status.ANSWERED, exited.answer)
         return Ended(Status.OUT_OF_TURNS if session.exhausted else Status.MALFORMED, "")
+
+    def _say_once(self, what: str, warning: str) -> None:
+        if what not in self._said:
+            self._said.add(what)
+            self._say(f"warning: {warning}")
+
+    async def _exited(self, order: EpisodeOrder, variables: dict[str, str]) -> Exited:
+        program = order.agent.program
+        if program.function is None:
+            return await run_command(program.command, order.task, variables)
+        host = self._hosts.setdefault(program.function, FunctionHost(program.function))
+        return await host.run(order.task, variables)
+
+    async def close(self) -> None:
+        """Ends what runs functions."""
+        await asyncio.gather(*(host.close() for host in self._hosts.values()))
 
     async def _score(self, session: Session, ended: Ended, forest: Forest) -> Scored:
         order = session.order
@@ -108,6 +137,12 @@ class ProgramPlayer:
         finally:
             self._tools.acknowledge(parts)
         unused = Counter(why.value for why in forest.unused.values())
+        if order.id.group != EVALUATION and not any(path.trained for path in forest.paths):
+            reasons = ", ".join(f"{number} {why}" for why, number in unused.items())
+            self._say_once(
+                "untrained",
+                f"nothing of task {order.task.id} can be trained: responses are {reasons} (docs/programs.md)",
+            )
         scored = replace(scored, others=tuple(trajectories[1:]), unused=dict(unused))
         if (reward := session.reward) is None:
             return scored

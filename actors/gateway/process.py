@@ -1,15 +1,12 @@
-"""Runs an agent's program for one episode: its environment, its limits, and what it says."""
+"""Runs an agent's command for one episode: its environment, its limits, and what it says."""
 
 import asyncio
-import json
 import os
 import signal
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from coa.agent.programs.config import ProgramConfig
 from coa.types import Task
 
 MOST_BYTES = 1 << 20
@@ -38,11 +35,9 @@ def environment(base: str, key: str) -> dict[str, str]:
     }
 
 
-async def run_program(config: ProgramConfig, task: Task, variables: Mapping[str, str]) -> Exited:
-    """Runs the program to its end. If this is cancelled, the program and the processes that it has started are ended;
+async def run_command(words: Sequence[str], task: Task, variables: Mapping[str, str]) -> Exited:
+    """Runs a program to its end. If this is cancelled, the program and the processes that it has started are ended;
     they are ended after it, too."""
-    asked = json.dumps({"id": task.id, "question": task.question}) if config.function else task.question
-    words = config.command or (sys.executable, "-m", "coa.agent.programs.call", str(config.function))
     program = await asyncio.create_subprocess_exec(
         *words,
         stdin=asyncio.subprocess.PIPE,
@@ -51,7 +46,7 @@ async def run_program(config: ProgramConfig, task: Task, variables: Mapping[str,
         env={**os.environ, **variables},
         start_new_session=True,
     )
-    talking = asyncio.gather(_tell(program.stdin, asked), _end_of(program.stdout), _end_of(program.stderr))
+    talking = asyncio.gather(_tell(program.stdin, task.question), end_of(program.stdout), end_of(program.stderr))
     try:
         await _exit_of(program.pid)
     finally:
@@ -60,7 +55,7 @@ async def run_program(config: ProgramConfig, task: Task, variables: Mapping[str,
         # Nobody holds the pipes any more.
         _, said, log = await talking
         status = await program.wait()
-    return Exited(status, said.strip() if config.function else _last_line(said), log)
+    return Exited(status, _last_line(said), log)
 
 
 async def _exit_of(pid: int) -> None:
@@ -87,7 +82,7 @@ async def _tell(stream: asyncio.StreamWriter | None, text: str) -> None:
     stream.close()
 
 
-async def _end_of(stream: asyncio.StreamReader | None) -> str:
+async def end_of(stream: asyncio.StreamReader | None) -> str:
     """The last MOST_BYTES of a stream, once it has ended."""
     assert stream is not None, "it is a pipe"
     kept = bytearray()

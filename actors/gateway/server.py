@@ -20,7 +20,7 @@ from actors.addresses import LOOPBACK
 from actors.gateway.model import CURRENT
 from actors.gateway.session import Request, Session
 from actors.serving.plain import PlainModel
-from coa.errors import InfrastructureError
+from coa.errors import InfrastructureError, UserError
 from coa.json_object import Json
 from coa.serving.faults import ApiError, invalid
 from coa.serving.keys import key_of
@@ -29,6 +29,8 @@ MOST_BYTES = 1 << 28
 """Bytes of a request."""
 NAME = "policy"
 """The name of the policy in requests. Another one is taken as well: programs have the names of other models in them."""
+SOME_TOOL = ("required", {"type": "any"})
+"""`tool_choice` of OpenAI's and of Anthropic's protocols."""
 Answer = Json | AsyncIterator[str]
 Handler = Callable[[Json, str], Awaitable[Answer]]
 """Takes a body and a salt."""
@@ -88,7 +90,7 @@ class Gateway:
             answer = await handler(_unforced(body), NAME)
         except ApiError as error:
             return _refusal(request, error)
-        except InfrastructureError as error:
+        except (InfrastructureError, UserError) as error:
             return _refusal(request, ApiError(503, "server_error", f"the policy can't answer: {error}"))
         if isinstance(answer, dict):
             return web.json_response(answer)
@@ -134,11 +136,11 @@ async def _body(request: web.Request) -> Json:
 
 
 def _unforced(body: Json) -> Json:
-    """The body without `strict` at its tools: schemas would shape what is sampled."""
+    """The body without what would make its tools shape what is sampled: `strict`, and that one of them has to be
+    called. That it has to be a certain one is left: the program reckons with no other reply."""
+    free = {name: value for name, value in body.items() if name != "tool_choice" or value not in SOME_TOOL}
     tools = body.get("tools")
-    if not isinstance(tools, list):
-        return body
-    return {**body, "tools": [_without_strict(tool) for tool in tools]}
+    return {**free, "tools": [_without_strict(tool) for tool in tools]} if isinstance(tools, list) else free
 
 
 def _without_strict(tool: Any) -> Any:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,15 +15,15 @@ from actors.rollout.sampling import changed
 from coa.agent.journal import Said
 from coa.agent.programs.conversation import Conversation, Conversations
 from coa.agent.programs.tree import Call
-from coa.errors import InfrastructureError
-from coa.json_object import JsonView
+from coa.errors import InfrastructureError, UserError
+from coa.json_object import Json, JsonView
 from coa.types import Tokens
 
 if TYPE_CHECKING:
     import vllm
 
-TakeTurn = Callable[[TurnOrder], Awaitable[Said]]
-"""Samples a turn; raises InfrastructureError."""
+TakeTurn = Callable[[TurnOrder, "Request"], Awaitable[Said]]
+"""Samples a turn, or has it from a teacher; raises InfrastructureError."""
 
 
 @dataclass(slots=True)
@@ -31,10 +31,16 @@ class Request:
     """A request of a program, from its route to the engine."""
 
     session: "Session"
+    messages: Sequence[Json] = ()
+    """As chat completions have them."""
+    tools: Sequence[Json] = ()
     conversation: Conversation | None = None
     """None until its messages were read."""
-    replied: Callable[[Said, str], JsonView] = lambda said, text: {"role": "assistant", "content": text}
+    reply_of: Callable[[Said, str], JsonView] = lambda said, text: {"role": "assistant", "content": text}
     """The message that the program gets for a turn and its text."""
+    turn_of: Callable[[Json, Sequence[str]], Awaitable[Tokens]] | None = None
+    """The tokens with which the policy would have said a message, up to the first of the texts that stop it; raises
+    UserError if its chat template can't tell."""
 
 
 class OutOfBudget(Exception):
@@ -50,7 +56,7 @@ class Session:
     calls: list[Call] = field(default_factory=list)
     reward: float | None = None
     """The reward that the program gave itself."""
-    failure: InfrastructureError | None = None
+    failure: InfrastructureError | UserError | None = None
     """The first failure of a call, for which the program is not to blame."""
     exhausted: bool = False
     """Whether a call got no turn, since the episode's budget was used up."""
@@ -82,9 +88,9 @@ class Session:
             draw=digest + self._alike[digest],
             salt=self.order.salt,
         )
-        said = await self._sampled(turn)
+        said = await self._sampled(turn, request)
         text = text_of(said, asked, decode)
-        reply = request.replied(said, text)
+        reply = request.reply_of(said, text)
         call = Call(
             number=number,
             asked=at,
@@ -92,8 +98,8 @@ class Session:
             prompt=prompt,
             said=said,
             text=text,
-            read=decode(prompt.tolist()),
-            tools=_tools_of(reply),
+            messages=request.conversation.messages if request.conversation else (),
+            tools=tools_of(reply),
             free=is_free(asked),
         )
         self.calls.append(call)
@@ -101,12 +107,12 @@ class Session:
             self.conversations.add(request.conversation, reply, call)
         return said, text
 
-    async def _sampled(self, turn: TurnOrder) -> Said:
-        asking = asyncio.ensure_future(self.take_turn(turn))
+    async def _sampled(self, turn: TurnOrder, request: Request) -> Said:
+        asking = asyncio.ensure_future(self.take_turn(turn, request))
         self._under_way.add(asking)
         try:
             return await asking
-        except InfrastructureError as error:
+        except (InfrastructureError, UserError) as error:
             self.failure = self.failure or error
             raise
         finally:
@@ -158,7 +164,8 @@ def text_of(said: Said, asked: "vllm.SamplingParams", decode: Callable[[list[int
     return text[: min(ends)] if ends else decode(ids[:-1])
 
 
-def _tools_of(reply: JsonView) -> tuple[str, ...]:
+def tools_of(reply: JsonView) -> tuple[str, ...]:
+    """Names of the tools that a message calls."""
     return tuple(call["function"]["name"] for call in reply.get("tool_calls") or ())
 
 

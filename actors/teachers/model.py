@@ -78,7 +78,8 @@ class TeacherModel:
         key = key_of(self._name, messages, seed, options or {})
         try:
             if kept := self._ledger.get(key):
-                return Completion(kept["text"], kept["finish_reason"], Usage(*kept["usage"]))
+                usage, calls = Usage(*kept["usage"]), tuple(kept.get("tool_calls", ()))
+                return Completion(kept["text"], kept["finish_reason"], usage, tool_calls=calls)
             return await self._under_way.get(key, lambda: self._ask(key, messages, seed, options))
         except InfrastructureError as error:
             return error
@@ -105,6 +106,8 @@ class TeacherModel:
             return error
         usage = completion.usage + lost
         record = {"text": completion.text, "finish_reason": completion.finish_reason, "usage": astuple(usage)}
+        if completion.tool_calls:
+            record["tool_calls"] = completion.tool_calls
         self._ledger.put(key, record)
         return replace(completion, usage=usage)
 

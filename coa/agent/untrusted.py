@@ -43,6 +43,8 @@ class Untrusted:
         tokenizer.add_special_tokens([_special(token) for token in added.values() if token.content in self.marks])
         tokenizer.encode_special_tokens = True
         self._tokenizer = tokenizer
+        self._heads = frozenset(("<", *(mark[0] for mark in self.marks)))
+        """The characters with which marks and tags begin."""
         self._longest_first = sorted(self.marks, key=len, reverse=True)
         # A byte-level decoder returns exactly the normalized text, so decoding can be skipped.
         self._by_bytes = isinstance(tokenizer.decoder, decoders.ByteLevel)
@@ -65,7 +67,11 @@ class Untrusted:
     def escaped(self, text: str) -> str:
         r"""Text that contains no tag or mark, before and after normalization: `<s>` becomes `<\s>`, and so does `<S>`
         if the normalizer makes it lower case."""
-        safe = self._escaped(whole(text))
+        text = whole(text)
+        normal = self._normalise(text)
+        if not any(head in text or head in normal for head in self._heads):
+            return text
+        safe = self._escaped(text)
         shown = self._normalise(safe)
         found = tag_pattern().search(shown) or any(mark in shown for mark in self._longest_first)
         return self._escaped(shown) if found else safe
@@ -115,8 +121,7 @@ class Untrusted:
 
     def _beheaded(self, text: str) -> str:
         """The normalized text without the characters with which marks and tags begin."""
-        heads = {"<", *(mark[0] for mark in self.marks)}
-        return "".join(one for one in self._normalise(text) if one not in heads)
+        return "".join(one for one in self._normalise(text) if one not in self._heads)
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)

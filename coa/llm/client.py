@@ -213,7 +213,7 @@ class Endpoint:
             nonlocal took, empty
             completion = await send()
             took += completion.usage
-            if not self._insists or completion.text.strip():
+            if not self._insists or completion.text.strip() or ("tools" in body and completion.tool_calls):
                 return completion
             if completion.finish_reason == CUT_OFF:
                 limit = f"raise max_tokens of this model, which is {body.get('max_tokens', 'not set')}"

@@ -67,6 +67,8 @@ class Completion:
     instead: str = ""
     """Description of what a completion without text has in its place: "it calls the tool search"; empty if there is
     nothing."""
+    tool_calls: tuple[JsonView, ...] = ()
+    """Calls of tools, as the endpoint writes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ class Describer:
 
 def estimate(messages: Sequence[JsonView], max_tokens: int | None) -> int:
     """Estimated maximum tokens of a request; only those of the prompt if its reply has no limit."""
-    return sum(len(str(message["content"])) for message in messages) // CHARS_PER_TOKEN + (max_tokens or 0)
+    return sum(len(str(message.get("content"))) for message in messages) // CHARS_PER_TOKEN + (max_tokens or 0)
 
 
 def read(reply: Reply, describe: Describer) -> Completion:
@@ -105,13 +107,15 @@ def read(reply: Reply, describe: Describer) -> Completion:
         choice = answer["choices"][0]
         message = choice["message"] if "message" in choice else {"content": choice["text"]}
         text, finish, usage = text_of(message.get("content")), choice.get("finish_reason"), _usage(answer.get("usage"))
+        called = message.get("tool_calls")
+        calls = tuple(call for call in called if isinstance(call, dict)) if isinstance(called, list) else ()
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
         begins = reply.text.strip() or "an empty reply"
         raise NoReply(MALFORMED, describe.line("not a chat completion", begins), again=True) from None
     finish = finish if isinstance(finish, str) else ""
     if finish in ABORTED:
         raise NoReply(f"finish reason {finish}", describe.line(f"a completion that ended by {finish}"), again=True)
-    return Completion(text, finish, usage, "" if text.strip() else _instead(message, finish))
+    return Completion(text, finish, usage, "" if text.strip() else _instead(message, finish), calls)
 
 
 def text_of(content: object) -> str:

@@ -35,8 +35,8 @@ class TeamConfig:
     """Folders of earlier runs, or of their transcripts, of teams of several kinds. Each question then goes to the kind
     that is expected to give the most demonstrations for its tokens; empty uses the kind of `rules` for all."""
     model: str = EXPERTS
-    """Name under `models` of the language model for every role that names none; "" lets the world's scripted experts
-    play."""
+    """Name under `models` of the language model for every role that names none, and in the place of the policy where
+    the agent is a program (`agent.program`); "" lets the world's scripted experts play."""
     roles: dict[str, RoleConfig] = field(default_factory=dict)
     """Settings of single roles, by the role's name."""
     thinker: bool = False

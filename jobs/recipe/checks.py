@@ -57,8 +57,7 @@ def check_run(config: Recipe, stages: Collection[str] = STAGES) -> Findings:
     check_learners(config)
     check_names(config)
     check_program(config.agent.program)
-    if config.agent.program.is_set and config.distils:
-        raise UserError("agent.program plays no team runs: set sft.steps=0, or sft.data to demonstrations of it")
+    check_taught_program(config)
     world = world_of(config)
     if mistake := world.mistake():
         raise UserError(mistake)
@@ -101,6 +100,19 @@ def check_names(config: Recipe) -> None:
     for key, known, name in (("profile", PROFILES, config.tasks.profile), ("grader", GRADERS, config.tasks.grader)):
         if name is not None and name not in known:
             raise UserError(f"tasks.{key} is {name!r}: known are {', '.join(known)}")
+
+
+def check_taught_program(config: Recipe) -> None:
+    """Raises UserError for a program that is distilled without a language model in the policy's place."""
+    if not (config.agent.program.is_set and config.distils):
+        return
+    if config.distill.transcripts is not None:
+        raise UserError("agent.program: distill.transcripts holds runs of teams; leave out one of the two")
+    if config.model.path is None or config.team.model not in config.models:
+        raise UserError(
+            "agent.program: a language model answers the program in distillation, and the chat template of another one "
+            "writes what it says: set team.model to one of `models`, and model.path; or set sft.steps=0"
+        )
 
 
 def check_secrets(config: Recipe) -> None:

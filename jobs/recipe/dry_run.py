@@ -138,9 +138,9 @@ def _what(config: Recipe, stage: str) -> str:
 def _runs(config: Recipe) -> str:
     if config.distill.transcripts is not None:
         return f"the transcripts in {config.distill.transcripts}, no team runs"
-    if config.distill.runs is None:
-        return world_of(config).runs_in_words()
-    return f"{number(config.distill.runs)} team runs"
+    runs = config.distill.runs
+    words = world_of(config).runs_in_words() if runs is None else f"{number(runs)} team runs"
+    return f"{words}, by the program, answered by {config.team.model}" if config.agent.program.is_set else words
 
 
 # --- model and learners -----------------------------------------------------------------------------------------------

@@ -46,7 +46,9 @@ def roles_of(config: Recipe) -> list[str]:
 
 
 def models_of_team(config: Recipe) -> set[str]:
-    """Returns those of the recipe's `models` that play roles of the team."""
+    """Returns those of the recipe's `models` that play roles of the team, or that answer the recipe's program."""
+    if config.agent.program.is_set:
+        return {config.team.model} - {EXPERTS}
     return {config.team.model_of(role) for role in roles_of(config)} - {EXPERTS}
 
 

@@ -34,6 +34,7 @@ from coa.usage import Usage
 from jobs.recipe.needs import filter_of, models_asked
 from jobs.run.distill_store import DistillStore
 from jobs.run.run_dir import RunDir
+from jobs.stages.distill_program import distill_program
 from jobs.stages.start import add_tokens, own_columns, require_tokenizer
 from jobs.teachers.review import Review
 from jobs.teachers.teaching import (
@@ -58,6 +59,8 @@ async def distill(run: RunDir, tools: ToolClient) -> Json:
     if (done := run.result(STAGE)) and not goes_on(run, done):
         return done
     config = run.config.distill
+    if run.config.agent.program.is_set:
+        return await distill_program(run, tools, contamination_of(run))
     await asyncio.to_thread(require_tokenizer, run)
     async with language_models(run, models_asked(run.config)) as models:
         filter = filter_of(run.config, contamination_of(run))

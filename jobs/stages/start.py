@@ -84,14 +84,22 @@ def add_tokens(run: RunDir, report: FilterReport, cost: Usage) -> None:
 
     report: for external data, the result of its check against the evaluation tasks.
     """
-    agent, filters = run.config.agent, run.config.distill.filters
+    agent = run.config.agent
     limit = longest_sample(run.config, "sft")
     codec = Codec.load(prepare_tokenizer(run))
     made = tokenise(run.data, codec, instructed=agent.instructed, limit=limit, formats=agent.formats)
     if made.too_long == made.rows:
         raise UserError(f"no demonstration fits in {limit} tokens: raise sft.max_tokens, or agent.limits.max_tokens")
+    write_card(run, report, cost)
+
+
+def write_card(run: RunDir, report: FilterReport, cost: Usage) -> None:
+    """Writes the card of the data set, whose rows have their tokens; report: as in `add_tokens`."""
+    agent, filters = run.config.agent, run.config.distill.filters
     settings = OmegaConf.to_container(OmegaConf.structured(filters), enum_to_str=True)
     assert isinstance(settings, dict)
+    if agent.program.is_set:
+        settings = {"kept": "runs with a right answer"}
     card = data_card(
         run.folder.name,
         summarise(run.data),
@@ -101,7 +109,7 @@ def add_tokens(run: RunDir, report: FilterReport, cost: Usage) -> None:
         contaminated=sum(report.dropped.get(reason, 0) for reason in contamination.REASONS),
         cost=cost,
         instructed=agent.instructed,
-        limit=limit,
+        limit=longest_sample(run.config, "sft"),
     )
     write_atomically(run.data / CARD, card)
 

@@ -46,7 +46,8 @@ from aiohttp import web
 from tests.support.virtual_time import LeapingLoop, leap
 
 Messages = Sequence[Mapping[str, Any]]
-Reply = Callable[[Messages, int | None], str]
+Reply = Callable[[Messages, int | None], str | Mapping[str, Any]]
+"""A reply's text, or its fields."""
 ROOT = Path(__file__).parents[2]
 CONTEXT = "This model's maximum context length is 512 tokens. However, your messages resulted in 900 tokens."
 
@@ -231,11 +232,12 @@ class ScriptedEndpoint:
             self.running -= 1
 
     def _answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        reply = self._script.reply(body["messages"], body.get("seed"))
-        limit = body.get("max_tokens")
+        said = self._script.reply(body["messages"], body.get("seed"))
+        fields = {"content": said} if isinstance(said, str) else dict(said)
+        reply, limit = str(fields.get("content") or ""), body.get("max_tokens")
         cut = limit is not None and tokens_of(reply) > limit
         text = reply[: limit * 4] if limit is not None else reply
-        prompt = sum(tokens_of(str(message["content"])) for message in body["messages"])
+        prompt = sum(tokens_of(str(message.get("content"))) for message in body["messages"])
         return {
             "id": "chatcmpl-0",
             "object": "chat.completion",
@@ -243,7 +245,7 @@ class ScriptedEndpoint:
             "choices": [
                 {
                     "index": 0,
-                    "message": {"role": "assistant", "content": text},
+                    "message": {"role": "assistant", **fields, "content": text},
                     "finish_reason": "length" if cut else "stop",
                 }
             ],

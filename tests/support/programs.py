@@ -10,7 +10,7 @@ import numpy as np
 
 from actors.gateway.model import recorded_model
 from actors.gateway.server import NAME, Gateway
-from actors.gateway.session import Session
+from actors.gateway.session import Request, Session, TakeTurn
 from actors.messages import EpisodeId, EpisodeOrder, TurnOrder
 from actors.rollout.config import EngineConfig, SamplingConfig
 from actors.serving.plain import PlainModel
@@ -18,7 +18,7 @@ from coa.agent.codec import Codec, read_tokenizer
 from coa.agent.episode import AgentConfig, Limits
 from coa.agent.journal import Said
 from coa.agent.programs.config import ProgramConfig
-from coa.types import Task
+from coa.types import Task, Tokens
 from tests.support.tiny import make_model
 
 TEMPLATE = (
@@ -61,7 +61,7 @@ class Scripted:
         self.waits: asyncio.Event | None = None
         """Until it is set, nothing is said."""
 
-    async def __call__(self, order: TurnOrder) -> Said:
+    async def __call__(self, order: TurnOrder, request: Request) -> Said:
         number = len(self.orders)
         self.orders.append(order)
         self.asked.set()
@@ -78,10 +78,31 @@ class Scripted:
     def spelled(self, text: str) -> list[int]:
         return [token for one in text for token in self._tokenizer.encode(one, add_special_tokens=False)]
 
+    def read(self, tokens: Tokens) -> str:
+        return str(self._tokenizer.decode(tokens.tolist()))
+
     def turn(self, text: str, number: int) -> Said:
         ids = np.asarray([*self.spelled(text), self._tokenizer.eos_token_id], np.int32)
         logprobs = np.linspace(-1, -number - 1, len(ids), dtype=np.float32)
         return Said(token_ids=ids, logprobs=logprobs, versions=((number, len(ids)),), ended=True)
+
+
+STAYS = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(1000)"
+
+
+def starts_another(file: Path) -> str:
+    """A program that starts a process that would stay, and waits until it runs."""
+    return (
+        f"import subprocess, sys, time, os; subprocess.Popen([sys.executable, '-c', {STAYS!r}, {str(file)!r}], "
+        f"stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
+        f"while not os.path.exists({str(file)!r}) or not open({str(file)!r}).read(): time.sleep(0.01)\n"
+    )
+
+
+def is_gone(file: Path) -> bool:
+    """Whether the process whose number is in the file has ended."""
+    status = Path(f"/proc/{file.read_text()}/stat")
+    return not status.exists() or status.read_text().split()[2] == "Z"
 
 
 def order_of(program: ProgramConfig | None = None, *, group: int = 0, **limits: Any) -> EpisodeOrder:
@@ -93,7 +114,7 @@ def order_of(program: ProgramConfig | None = None, *, group: int = 0, **limits: 
 
 
 @asynccontextmanager
-async def opened(model: PlainModel, policy: Scripted, order: EpisodeOrder) -> AsyncIterator[tuple[Session, str, str]]:
+async def opened(model: PlainModel, policy: TakeTurn, order: EpisodeOrder) -> AsyncIterator[tuple[Session, str, str]]:
     """A session, the gateway's address, and the session's key."""
     gateway = Gateway(model)
     session = Session(order, policy)

@@ -16,10 +16,11 @@ A response that a request's schema or bias has shaped is context: its log-probs 
 
 Calls with the same prompt are repetitions of each other. If one of them is continued, the others were retries. If none
 is, those that were under way at the same time are votes, and a later one replaces what was answered before it. A call
-that begins a path, has no tool call and is not continued is auxiliary (a title, a check of its own) unless its text
-comes up again, in a later prompt or in the answer; the last one of an episode is not auxiliary.
+that begins a path, has no tool call and is not continued is auxiliary (a title, a check of its own) unless a line of
+its text comes up again, in the messages of a later call or in the answer; the last one of an episode is not auxiliary.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,8 +47,8 @@ class Call:
     said: Said
     text: str
     """The response as the program got it."""
-    read: str
-    """The prompt as text."""
+    messages: tuple[str, ...]
+    """Those of its request, each as JSON."""
     tools: tuple[str, ...] = ()
     """Names of the tools that the response calls."""
     free: bool = True
@@ -186,6 +187,7 @@ def _auxiliary(
 
 
 def _comes_up(call: Call, calls: Sequence[Call], answer: str) -> bool:
-    text = call.text.strip()
-    later = (other.read for other in calls if other.asked > call.answered)
-    return bool(text) and any(text in read for read in (answer, *later))
+    lines = [line.strip() for line in call.text.splitlines() if line.strip()]
+    later = [message for other in calls if other.asked > call.answered for message in other.messages]
+    within = [json.dumps(line)[1:-1] for line in lines]
+    return any(line in answer for line in lines) or any(line in message for line in within for message in later)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from coa.distill.contamination import REASONS, Contamination
-from coa.distill.dataset.rows import NO_COLUMNS, Decision, Demonstration, OwnColumns
+from coa.distill.dataset.rows import NO_COLUMNS, PROGRAM, Decision, Demonstration, OwnColumns
 from coa.distill.dataset.shards import read_reports, read_rows, write_shard
 from coa.distill.stages import VIOLATION
 from coa.storage.chunks import chunks
@@ -16,6 +16,7 @@ from coa.storage.files import replacing
 QUALITY = "quality"
 BREAKS_TABLE = Decision(QUALITY, VIOLATION)
 """Decision on a row that is kept although its chain violates its profile's table of transitions."""
+OF_PROGRAM = "the context of a program, of which only the run that recorded it has the tokens"
 MOST_REASONS = 3
 """Reasons that a message shows at most."""
 Read = tuple[int, Demonstration | str]
@@ -55,9 +56,9 @@ class ExternalCounts:
 
 
 def read_run(folder: Path, contamination: Contamination) -> Iterator[Read]:
-    """Each row of another run's data set."""
+    """Each row of another run's data set; not those of a program, whose tokens are another model's."""
     for number, row in enumerate(read_rows(folder), start=1):
-        yield number, contamination.reason(row.task.question) or row
+        yield number, contamination.reason(row.task.question) or (OF_PROGRAM if row.source == PROGRAM else row)
 
 
 def add_rows(

@@ -47,6 +47,8 @@ class OwnColumns:
 
 
 NO_COLUMNS = OwnColumns()
+PROGRAM = "program"
+"""Source of a row whose text is the answer of a program alone; its tokens are one of the program's contexts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Demonstration:
     attempt: int = 0
     copies: int = 1
     source: str = "team"
-    """`team`, `import:SYSTEM` or `released`."""
+    """`team`, `import:SYSTEM`, `released` or PROGRAM."""
     team: str = ""
     models: tuple[tuple[str, str], ...] = ()
     """Pairs of role and model."""

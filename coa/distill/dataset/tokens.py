@@ -10,7 +10,7 @@ keep their tokens but are skipped when read: a truncated chain would teach the p
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise, repeat
 from pathlib import Path
@@ -26,8 +26,17 @@ from coa.agent.codec import Codec
 from coa.agent.profiles import PROFILES
 from coa.agent.profiles import profile as find_profile
 from coa.distill.dataset.rows import SCHEMA, Demonstration, from_row
-from coa.distill.dataset.shards import ROWS_AT_ONCE, TOKENS, metadata_of, outdate_card, shard_paths
+from coa.distill.dataset.shards import (
+    ROWS_AT_ONCE,
+    TOKENS,
+    metadata_of,
+    outdate_card,
+    shard_path,
+    shard_paths,
+    write_shard,
+)
 from coa.errors import UserError
+from coa.json_object import JsonView
 from coa.learning.samples import to_imitate
 from coa.storage.files import replacing
 from coa.types import Sample, Trajectory
@@ -68,6 +77,17 @@ def tokenise(folder: Path, codec: Codec, *, instructed: bool, limit: int, format
         rows += len(lengths)
         too_long += pc.sum(pc.greater(lengths, limit)).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue]
     return Tokenised(rows, too_long)
+
+
+def write_contexts(
+    folder: Path, index: int, rows: Sequence[tuple[Demonstration, Trajectory]], report: JsonView, *, limit: int
+) -> None:
+    """Writes a shard of rows with the tokens of a program's contexts, which are not those of the rows' texts. limit: as
+    in `tokenise`."""
+    write_shard(folder, index, (row for row, _ in rows), report)
+    path, contexts = shard_path(folder, index), iter([context for _, context in rows])
+    metadata = {**metadata_of(path), TOKENS: json.dumps({"contexts": True, "limit": limit}).encode()}
+    _rewrite(path, metadata, lambda _: next(contexts))
 
 
 def mean_lengths(folder: Path) -> tuple[int, float, float]:

@@ -16,21 +16,12 @@ import pytest
 from actors.gateway.session import Session
 from actors.messages import EpisodeOrder
 from actors.serving.plain import PlainModel
+from coa.agent.programs.tree import forest_of
 from coa.errors import EngineDied
-from tests.support.programs import CALL, SEARCH, Scripted, chat_model, opened, order_of, served
+from tests.support.programs import CALL, SEARCH, Scripted, opened, order_of
 
 USER = {"role": "user", "content": "What is 2 + 3 ?"}
 Use = Callable[[Session, str, str], Coroutine[Any, Any, None]]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chat_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> PlainModel:
-    return asyncio.run(served(folder))
 
 
 class Bench:
@@ -83,8 +74,9 @@ def test_a_reply_that_comes_back_is_the_tokens_that_were_sampled(bench: Bench) -
     assert [call.said for call in session.calls] == bench.policy.said
     assert_each_continues_the_one_before(session)
     last = session.calls[-1]
-    assert last.read.endswith("And 1 ?[assistant]")
-    assert last.read.count("thought") == 2
+    read = bench.policy.read(last.prompt)
+    assert read.endswith("And 1 ?<|im_end|>[assistant]")
+    assert read.count("thought") == 2
     end = int(last.said.token_ids[-1])
     assert last.prompt.tolist().count(end) == 5, "the policy ends its replies, and the template the others"
     token_ids = bench.policy.said[0].token_ids
@@ -105,7 +97,7 @@ def test_calls_of_tools_come_back_as_they_were_sampled(bench: Bench) -> None:
     session = bench.use(use, CALL, "5")
     assert [call.tools for call in session.calls] == [("search",), ()]
     assert_each_continues_the_one_before(session)
-    assert session.calls[1].read.endswith("[tool]five<|im_end|>[assistant]")
+    assert bench.policy.read(session.calls[1].prompt).endswith("[tool]five<|im_end|>[assistant]")
 
 
 def test_a_stream_is_recorded_as_any_other_answer(bench: Bench) -> None:
@@ -168,8 +160,9 @@ def test_what_the_program_has_changed_is_rendered_anew(bench: Bench) -> None:
         await ask(model="gpt-5", messages=other)
 
     first, second = bench.use(use, "It is 5.").calls
-    assert second.read.count("It was 6.") == 1
-    assert not second.read.startswith(first.read + first.text)
+    read = bench.policy.read(second.prompt)
+    assert read.count("It was 6.") == 1
+    assert not read.startswith(bench.policy.read(first.whole))
 
 
 def test_log_probs_and_versions_are_those_of_the_sampled_tokens(bench: Bench) -> None:
@@ -217,13 +210,58 @@ def test_a_response_that_a_schema_shaped_is_not_trained(bench: Bench) -> None:
     assert [call.free for call in session.calls] == [False, False, False, True]
 
 
-def test_strict_tools_shape_nothing(bench: Bench) -> None:
-    strict = {**SEARCH, "function": {**SEARCH["function"], "strict": True}}
+STRICT = {**SEARCH, "function": {**SEARCH["function"], "strict": True}}
+OF_RESPONSES = {"type": "function", **SEARCH["function"]}
+OF_MESSAGES = {"name": "search", "input_schema": SEARCH["function"]["parameters"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {"tools": [STRICT]}),
+        ("chat/completions", {"tools": [SEARCH], "tool_choice": "required"}),
+        ("responses", {"input": "Sum ?", "tools": [OF_RESPONSES], "tool_choice": "required"}),
+        ("messages", {"tools": [OF_MESSAGES], "tool_choice": {"type": "any"}, "max_tokens": 99}),
+    ],
+)
+def test_tools_shape_nothing(bench: Bench, path: str, body: dict[str, Any]) -> None:
+    """Neither strict ones nor that one of them has to be called."""
 
     async def use(session: Session, address: str, key: str) -> None:
-        await client(address, key).chat.completions.create(model="gpt-5", messages=[USER], tools=[strict])  # type: ignore[list-item]
+        messages = {} if path == "responses" else {"messages": [USER]}
+        whole, headers = {"model": "m", **messages, **body}, {"Authorization": f"Bearer {key}"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as http,
+            http.post(f"{address}/v1/{path}", json=whole) as answer,
+        ):
+            assert answer.status == 200, await answer.text()
+            assert "search" in await answer.text()
 
-    assert bench.use(use, CALL).calls[0].free
+    [call] = bench.use(use, CALL).calls
+    assert (call.free, call.tools) == (True, ("search",))
+
+
+def test_a_call_of_a_named_tool_is_forced_and_not_trained(bench: Bench) -> None:
+    async def use(session: Session, address: str, key: str) -> None:
+        named: Any = {"tools": [SEARCH], "tool_choice": {"type": "function", "function": {"name": "search"}}}
+        await client(address, key).chat.completions.create(model="gpt-5", messages=[USER], **named)  # type: ignore[list-item]
+
+    assert [(call.free, call.tools) for call in bench.use(use, CALL).calls] == [(False, ("search",))]
+
+
+def test_what_a_sub_agent_said_came_up_again_whatever_the_template_shows_of_it(bench: Bench) -> None:
+    async def use(session: Session, address: str, key: str) -> None:
+        ask = client(address, key).chat.completions.create
+        said = (await ask(model="m", messages=[USER])).choices[0].message.content  # type: ignore[list-item]
+        call: Any = {"id": "1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+        told: list[Any] = [
+            {"role": "user", "content": "Go on"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": f"<hm>It said {said}</hm>"},
+        ]
+        await ask(model="m", messages=told)
+
+    assert forest_of(bench.use(use, "Yes", "No").calls, "No").unused == {}
 
 
 def test_equal_prompts_are_drawn_differently_and_whoever_asks_first_gets_the_same(bench: Bench) -> None:
@@ -317,7 +355,7 @@ def test_what_the_gateway_does_not_give_is_refused(bench: Bench) -> None:
 
 def test_a_failure_of_the_engines_is_the_episodes(bench: Bench) -> None:
     async def use(session: Session, address: str, key: str) -> None:
-        async def fails(order: Any) -> Any:
+        async def fails(order: Any, request: Any) -> Any:
             raise EngineDied("its core is gone")
 
         session.take_turn = fails

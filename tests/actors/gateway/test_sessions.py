@@ -9,12 +9,12 @@ from typing import Any
 
 import aiohttp
 import numpy as np
-import pytest
 
 from actors.gateway.session import Session
+from actors.serving.plain import PlainModel
 from coa.agent.programs.tree import Forest, forest_of
 from coa.types import ENVIRONMENT
-from tests.support.programs import SEARCH, Scripted, chat_model, opened, order_of, served
+from tests.support.programs import SEARCH, Scripted, opened, order_of
 
 ROUNDS = 12
 AT_ONCE = 3
@@ -99,14 +99,8 @@ def check(session: Session, policy: Scripted, forest: Forest) -> None:
         assert (versions[~mask] == ENVIRONMENT).all()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return chat_model(tmp_path_factory.mktemp("model"))
-
-
-def test_each_token_is_trained_once_as_it_was_sampled(folder: Path) -> None:
+def test_each_token_is_trained_once_as_it_was_sampled(folder: Path, model: PlainModel) -> None:
     async def go() -> tuple[int, int]:
-        model = await served(folder)
         continued = calls = 0
         for seed in range(8):
             policy = Scripted(folder, *REPLIES)

@@ -40,6 +40,24 @@ def test_what_is_down_is_a_value(tmp_path: Path) -> None:
     assert [type(one) for one in (down, empty, too_long)] == [EndpointDown, EmptyCompletion, ContextTooLong]
 
 
+def test_calls_of_tools_are_a_reply_where_tools_are_offered_and_are_not_paid_for_twice(tmp_path: Path) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+
+    async def go() -> list[Any]:
+        answers: list[Any] = []
+        async with serving(Script(reply=lambda messages, seed: {"tool_calls": [call]})) as server:
+            for options in (None, {"tools": [call]}, {"tools": [call]}):
+                model = TeacherModel(EndpointConfig(**QUICK, url=server.url), tmp_path)
+                answers.append(await model.complete([{"role": "assistant", "tool_calls": [call]}], 0, options))
+                await model.close()
+        return answers
+
+    without, *with_tools = asyncio.run(go())
+    assert isinstance(without, EmptyCompletion)
+    assert [one.tool_calls for one in with_tools] == [(call,), (call,)]
+    assert [one.usage for one in with_tools] == [Usage(1, 1, 0)] * 2
+
+
 def test_a_mistake_is_raised_at_every_call_and_known_before_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,13 @@ def test_a_reply_without_text_says_what_it_has_instead(message: dict[str, Any], 
     assert completed(message, finish).instead == instead
 
 
+def test_calls_of_tools_are_kept_as_they_came() -> None:
+    calls = [{"id": "1", "function": {"name": "search", "arguments": "{}"}}]
+    assert completed({"content": "so", "tool_calls": calls}, "tool_calls").tool_calls == tuple(calls)
+    for odd in (None, {}, "search", 7, ["search"]):
+        assert completed({"content": "so", "tool_calls": odd}, "stop").tool_calls == ()
+
+
 @pytest.mark.parametrize(
     ("usage", "prompt", "completion"),
     [

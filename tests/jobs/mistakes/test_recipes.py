@@ -222,7 +222,10 @@ def test_a_value_needs_no_group(here: Path) -> None:
         (["sft.steps=0", "agent.program.command=[no-such-program]"], "no program 'no-such-program' is found"),
         (["sft.steps=0", "agent.program.function=no_such.agent:run"], "no_such.agent can't be imported"),
         (["agent.program.function=docs.examples.two_calls"], "expected MODULE:FUNCTION"),
-        (["agent.program.function=docs.examples.two_calls:run"], "agent.program plays no team runs: set sft.steps=0"),
+        (
+            ["agent.program.function=docs.examples.two_calls:run"],
+            "a language model answers the program in distillation",
+        ),
     ],
 )
 def test_programs(settings: list[str], told: str, here: Path, capfd: pytest.CaptureFixture[str]) -> None:

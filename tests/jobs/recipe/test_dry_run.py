@@ -214,6 +214,12 @@ def test_transcripts_that_are_given_take_the_teams_place(tmp_path: Path) -> None
     assert judge_of(*settings[:1], "tasks.grader=exact") is None
 
 
+def test_a_program_that_is_taught_is_told() -> None:
+    taught = ("agent.program.function=docs.examples.two_calls:run", "team.model=big", "distill.runs=300")
+    told = cells(section(recipe("tiny", *taught), "train"))["distill"][0]
+    assert told.startswith("300 team runs, by the program, answered by big")
+
+
 def test_the_teachers_models_are_listed_with_their_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STRONG_KEY", raising=False)
     endpoint = "models.strong.endpoint"

@@ -1,5 +1,6 @@
 """Which responses of a program's calls are trained, and where: each at most once, as it was sampled."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,9 +31,17 @@ def call(number: int, prompt: str, said: str, *, at: tuple[int, int] | None = No
             ended=True,
         ),
         text=said,
-        read=prompt,
+        messages=(json.dumps({"content": prompt}),),
         tools=("search",) if tool else (),
     )
+
+
+def prompt_of(one: Call) -> str:
+    return "".join(map(chr, one.prompt))
+
+
+def whole_of(one: Call) -> str:
+    return "".join(map(chr, one.whole))
 
 
 def shown(forest: Forest) -> list[tuple[list[int], list[int]]]:
@@ -101,6 +110,15 @@ def test_what_nothing_came_of_is_auxiliary() -> None:
     assert forest_of([*calls, call(4, "w", "end")], "a", auxiliary=True).unused == {}
 
 
+def test_one_line_of_a_text_is_enough_to_have_come_up_again() -> None:
+    first, second = call(0, "s", 'I look.\nIt is "5".\n'), call(1, "t", "\n")
+    told = (json.dumps({"content": 'He: It is "5".'}),)
+    assert forest_of([first, second, replace(call(2, "u", "a"), messages=told)], "a").unused == {1: Unused.AUXILIARY}
+    assert forest_of([first, call(2, "u", "a")], 'He: It is "5".').unused == {}
+    before = replace(call(2, "u", "a", at=(0, 9)), messages=told)
+    assert forest_of([first, before], "a").unused == {0: Unused.AUXILIARY}, "it was asked before"
+
+
 def test_a_call_can_not_continue_what_was_not_answered_yet() -> None:
     calls = [call(0, "u", "a", at=(0, 9), tool=True), call(1, "uat", "b", at=(1, 2))]
     assert parents_of(calls) == {0: None, 1: None}
@@ -133,7 +151,7 @@ def episodes(draw: st.DrawFn) -> tuple[list[Call], str]:
     clock = 0
     for number in range(draw(st.integers(0, 9))):
         clock += draw(st.integers(1, 2))
-        known = [""] + [one for made in calls for one in (made.read, made.read + made.text) if made.answered < clock]
+        known = [""] + [one for made in calls for one in (prompt_of(made), whole_of(made)) if made.answered < clock]
         prompt = draw(st.sampled_from(known)) + draw(TEXTS) or "u"
         said = draw(st.text("ab", min_size=1, max_size=3))
         takes = draw(st.integers(1, 5))
@@ -144,8 +162,8 @@ def episodes(draw: st.DrawFn) -> tuple[list[Call], str]:
 def brute(calls: Sequence[Call]) -> dict[int, int | None]:
     found: dict[int, int | None] = {}
     for one in calls:
-        before = [o for o in calls if o.answered < one.asked and one.read.startswith(o.read + o.text)]
-        best = max(before, key=lambda o: (len(o.read + o.text), o.answered, o.number), default=None)
+        before = [o for o in calls if o.answered < one.asked and prompt_of(one).startswith(whole_of(o))]
+        best = max(before, key=lambda o: (len(o.whole), o.answered, o.number), default=None)
         found[one.number] = None if best is None else best.number
     return found
 
@@ -175,7 +193,7 @@ def test_each_response_is_trained_once_or_for_a_reason_not_at_all(
         assert [above[number] for number in numbers] == [None, *numbers[:-1]]
         assert not forest.unused.keys() & set(numbers)
         token_ids, mask, logprobs, versions = path.arrays()
-        assert "".join(map(chr, token_ids)) == path.calls[-1].read + path.calls[-1].text
+        assert "".join(map(chr, token_ids)) == whole_of(path.calls[-1])
         for at, (is_trained, logprob, version) in enumerate(zip(mask, logprobs, versions, strict=True)):
             [*owner] = (
                 one for one in path.calls if len(one.prompt) <= at < len(one.whole) and one.number in path.trained
